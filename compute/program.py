@@ -45,7 +45,14 @@ class ExternalOrder(Protocol):
 
 
 class ProgramError(ValueError):
-    """A program cannot be made from these parameters; the message names the parameter and what is allowed."""
+    """A program cannot be made from these parameters; the message names the parameter and what is allowed.
+
+    ``parameter``: its name, where it is the error of one.
+    """
+
+    def __init__(self, message: str, parameter: str | None = None) -> None:
+        super().__init__(message)
+        self.parameter = parameter
 
 
 class NoRoom(MemoryError):

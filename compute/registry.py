@@ -47,6 +47,8 @@ KINDS: dict[str, type[Program]] = {
     )
 }
 
+NAME_SHOWN = 64
+"""So much of a name is shown, and compared with those there are, that stands for nothing."""
 _FAILS = "fails on a small graph"
 
 
@@ -87,9 +89,10 @@ def program_class(kind: str) -> type[Program]:
     """
     if kind in KINDS:
         return KINDS[kind]
-    near = difflib.get_close_matches(str(kind), KINDS, n=1)
+    near = difflib.get_close_matches(str(kind)[:NAME_SHOWN], KINDS, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise ProgramError(f"unknown program {kind!r}; there are {', '.join(sorted(KINDS))}{hint}")
+    shown = kind[:NAME_SHOWN] if isinstance(kind, str) else kind
+    raise ProgramError(f"unknown program {shown!r}; there are {', '.join(sorted(KINDS))}{hint}", "program")
 
 
 def make_program(
@@ -146,22 +149,23 @@ def parse_parameters(kind: str, params: Mapping[str, Any], beside: Collection[st
     known = {parameter.name: parameter for parameter in program_class(kind).parameters}
     for name in params:
         if name not in known:
-            near = difflib.get_close_matches(str(name), [*known, *beside], n=1)
+            near = difflib.get_close_matches(str(name)[:NAME_SHOWN], [*known, *beside], n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             allowed = ", ".join(known) or "none"
-            raise ProgramError(f"{kind} has no parameter {name!r}; it takes {allowed}{hint}")
+            shown = name[:NAME_SHOWN] if isinstance(name, str) else name
+            raise ProgramError(f"{kind} has no parameter {shown!r}; it takes {allowed}{hint}", str(shown))
     parsed = {}
     for name, parameter in known.items():
         if name not in params:
             if parameter.required:
-                raise ProgramError(f"{kind} needs the parameter {name!r}: {parameter.help}")
+                raise ProgramError(f"{kind} needs the parameter {name!r}: {parameter.help}", name)
             parsed[name] = parameter.default
             continue
         try:
             parsed[name] = parameter.parse(params[name])
         except (ValueError, TypeError) as error:
             shown = reprlib.repr(params[name])
-            raise ProgramError(f"{kind}: {name} = {shown} is not allowed; expected {error}") from error
+            raise ProgramError(f"{kind}: {name} = {shown} is not allowed; expected {error}", name) from error
     return parsed
 
 

@@ -883,7 +883,7 @@ def test_numbers_with_commas_are_several_vertices_for_a_program_of_ones_own() ->
         assert query.parse_parameters(["--seeds", text], "compute") == {"seeds": text}
 
 
-@pytest.mark.parametrize("name", ["1,2", "1.5", "true", "hops"])
+@pytest.mark.parametrize("name", ["7", "1,2", "1.5", "true", "hops"])
 def test_what_programs_are_called_is_text_whatever_it_looks_like(name: str) -> None:
     for method in ("keep", "compute", "drop", "top"):
         for key in ("id", "program"):

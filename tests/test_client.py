@@ -266,6 +266,36 @@ def test_what_cannot_be_asked_costs_no_connection():
         assert len(server.hellos) == 1
 
 
+def test_what_is_no_list_of_ids_is_told_of_by_its_name():
+    with Client("tcp://127.0.0.1:1") as client:
+        with pytest.raises(TypeError, match=r"^src must be a list of ids, not 1$"):
+            client.has_edge(1, 2)
+        with pytest.raises(TypeError, match=r"^dst must be a list of ids, not 2$"):
+            client.cross_edges([1], 2)
+        with pytest.raises(TypeError, match=r"^vertices must be a list of ids, not the text '1'$"):
+            client.degree("1")
+
+
+@pytest.mark.parametrize("method", ["compute", "keep"])
+def test_parameters_of_programs_are_given_in_a_map_or_by_name(method):
+    def ran(msgid, method, params):
+        answer = {"scalars": {}, "error_bound": None, "seconds": 0.1, "id": "p", "state": ""}
+        yield [1, msgid, None, stamped(answer)]
+
+    with Scripted(ran) as server, Client(server.address, timeout=60) as client:
+        ask = getattr(client, method)
+        ask("bfs", {"source": 2})
+        ask("bfs", source=2)
+        ask("sssp", {"source": 2}, delta=0.5)
+        ask("bfs", {})
+        given = [params.get("parameters") for _, _, params in server.requests]
+        assert given == [{"source": 2}, {"source": 2}, {"source": 2, "delta": 0.5}, None]
+        with pytest.raises(TypeError, match=r"^source given twice"):
+            ask("bfs", {"source": 1}, source=2)
+        with pytest.raises(TypeError, match=r"^parameters must be a map, such as \{'source': 7\}, not 2$"):
+            ask("bfs", 2)
+
+
 def test_who_is_interrupted_asks_anew():
     """A request of which half was sent would make nonsense of the next one."""
 
@@ -365,6 +395,24 @@ def test_a_server_that_speaks_http_is_told_of_with_the_option_to_look_at(sent):
             client.stats()
         with pytest.raises(errors.Unavailable, match=why):
             asyncio.run(go(address))
+
+
+def test_a_server_that_wants_tls_is_told_of():
+    with (
+        saying(b"\x15\x03\x03\x00\x02\x02\x46", times=1) as address,
+        Client(address) as client,
+        pytest.raises(errors.Unavailable, match="TLS is spoken there"),
+    ):
+        client.stats()
+
+
+def test_a_path_that_no_unix_socket_can_have_is_told_of(tmp_path):
+    address = f"unix:{tmp_path}/{'ä' * 100}"
+    why = f"its path has {len(address.encode()) - 5} bytes, .* name a shorter one"
+    with Client(address) as client, pytest.raises(errors.Unavailable, match=why):
+        client.stats()
+    with pytest.raises(errors.Unavailable, match=why):
+        asyncio.run(AsyncClient(address).stats())
 
 
 def test_an_error_of_the_connection_is_raised():

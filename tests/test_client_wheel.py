@@ -149,17 +149,19 @@ def test_answers_become_data_frames(address: str) -> None:
         assert c.histogram("rank", 2).to_frame()["count"].sum() == 20
         assert c.degree_distribution().to_frame()["count"].sum() == 20
         with c.subscribe("rank", [100, 5]) as changes:
-            assert next(changes).to_frame()["values"].to_dict() == {100: 1.0}
+            assert next(changes).to_frame()["rank"].to_dict() == {100: 1.0}
+        programs = c.programs().to_frame()
+        assert programs.index.name == "entry" and programs.loc["programs.rank.kind", "value"] == "pagerank"
 
 
 def test_values_computed_once_are_a_data_frame_by_vertex() -> None:
     pd = needed("pandas", "answers become data frames of pandas")
     values = np.ma.MaskedArray([1.5, 0.0], mask=[False, True])
-    made = client.Computed((1, 1), {}, [3, 1], values, [], {}, None, 0.1)
+    made = client.Computed((1, 1), {}, [3, 1], values, [], {}, None, 0.1, program="bfs")
     assert made.to_frame().index.tolist() == [3, 1]
-    assert made.to_frame()["values"].tolist() == [1.5, pd.NA]
+    assert made.to_frame()["bfs"].tolist() == [1.5, pd.NA]
     best = dataclasses.replace(made, ids=np.array([7, 8]), values=np.ma.MaskedArray([2.0, 1.0], mask=False))
-    assert best.to_frame()["values"].to_dict() == {7: 2.0, 8: 1.0}
+    assert best.to_frame()["bfs"].to_dict() == {7: 2.0, 8: 1.0}
     named = dataclasses.replace(made, ids=["v3", "v1"]).to_frame()
     assert named.index.tolist() == ["v3", "v1"] and named.index.name == "vertex"
     assert dataclasses.replace(made, ids=None, values=None).to_frame().empty

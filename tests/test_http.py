@@ -27,12 +27,13 @@ from waiting import until
 
 from graphtide.daemon.client import Client
 from graphtide.daemon.client.wire import PIECE_ITEMS, encode_stamp, pack_bitmap, pack_column, unpack_bitmap
-from graphtide.daemon.errors import GraphtideError
+from graphtide.daemon.errors import GraphtideError, NotWritten
 from graphtide.daemon.records.encode import encode_msgpack
 from graphtide.daemon.records.spool_format import SpoolWriter
 from graphtide.daemon.serve.http.answers import encode_answer
 from graphtide.daemon.serve.http.arguments import from_json
 from graphtide.daemon.serve.http.offered import NOT_HERE, READS
+from graphtide.daemon.serve.http.routes import STATUSES, status_of
 from graphtide.daemon.serve.methods import METHODS
 from graphtide.daemon.serve.supervisor import ServerLink
 from graphtide.daemon.tools.query import readable
@@ -352,6 +353,17 @@ def test_sources_of_programs_are_ids_too(kind: str, name: str, within: bool) -> 
 
 
 # -- the description ------------------------------------------------------------------------------------------
+
+
+def test_documents_name_each_code_of_an_error_and_its_status() -> None:
+    docs = Path(__file__).parent.parent / "docs"
+    rows = re.findall(r"^\| (\d{3}) \| ([^;|]*)", (docs / "http.md").read_text(), re.MULTILINE)
+    named = {code: int(status) for status, codes in rows for code in re.findall(r"`([a-z-]+)`", codes)}
+    assert named == {**STATUSES, "internal": 500}
+    protocol = (docs / "protocol.md").read_text()
+    said = re.search(r"The codes that requests meet are (.*?)\. Errors", protocol, re.DOTALL)
+    assert said is not None and named.keys() <= set(re.findall(r"`([a-z-]+)`", said[1]))
+    assert status_of(NotWritten("the disk is full")) == 503, "what may be tried again is no 500"
 
 
 def test_the_description_is_the_committed_one_and_of_every_method(browser: Browser) -> None:

@@ -373,12 +373,11 @@ def test_tls_is_where_it_is_asked_for(tmp_path: Path) -> None:
             received = b"".join(iter(lambda: connection.recv(1 << 16), b""))
         ((status, answer),) = answers(received)
         assert (status, answer["values"]) == (200, [1.0])
-        with (
-            socket.create_connection(("127.0.0.1", secure), timeout=60) as raw,
-            contextlib.suppress(ConnectionError),
-        ):
-            raw.sendall(get("/v1/stats"))
-            assert not raw.recv(1 << 16).startswith(b"HTTP")
+        for sent in (get("/v1/stats"), b"\x94\x00\x00\xa5stats\x91\x80"):
+            with socket.create_connection(("127.0.0.1", secure), timeout=60) as raw:
+                raw.sendall(sent)
+                ((status, answer),) = answers(b"".join(iter(lambda: raw.recv(1 << 16), b"")))
+            assert (status, answer["code"]) == (400, "bad-request") and "ask for https://" in answer["message"]
         with socket.create_connection(("127.0.0.1", plain), timeout=60) as raw:
             raw.sendall(get("/v1/stats", CLOSE))
             assert raw.recv(1 << 16).startswith(b"HTTP/1.1 200")

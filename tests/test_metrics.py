@@ -388,6 +388,18 @@ def test_metrics_live_and_ready_are_served() -> None:
         assert fetch(served.address, "/else")[0] == 404
 
 
+@pytest.mark.parametrize("sent", [b"\x94\x00\x00\xa5stats\x91\x80", b"\x16\x03\x01\x02\x00\x01"])
+def test_who_speaks_no_http_hears_so_at_once(sent: bytes) -> None:
+    """Neither a request to the query server nor the beginning of TLS has an end of a line to wait for."""
+    with (
+        Exposition(TcpAddress("127.0.0.1", 0), Metrics().registry, live=lambda: YES, ready=lambda: YES) as served,
+        socket.create_connection(served.address, timeout=60) as connection,
+    ):
+        connection.sendall(sent)
+        said = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+    assert said.startswith(b"HTTP/1.0 400 ") and b"the addresses of server.listen" in said
+
+
 def test_who_scrapes_gets_the_interpreter_sooner_and_afterwards_all_is_as_before() -> None:
     usual, seen = sys.getswitchinterval(), list[float]()
 

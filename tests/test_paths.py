@@ -524,7 +524,7 @@ def test_a_hub_is_deleted(name: str) -> None:
 
 @pytest.fixture
 def always_shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """All work that can be shared is, in small pieces, and steps of a push are small."""
+    """All work that can be shared is, in small pieces, and steps of a push are small, and soon broken off."""
     for where in (path_mend, path_loss):
         monkeypatch.setattr(where, "SHARED_MIN", 0)
         monkeypatch.setattr(where, "PIECE_MAX", 2)
@@ -542,7 +542,8 @@ def always_shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ("_PIECES", 1 << 20),
         ("_GATHERED", 3),
         ("_STEP_EDGES", 0),
-        ("_STEP_EDGES_MIN", 20),
+        ("_AGAIN", 1),
+        ("_AGAIN_MIN", 0),
     ):
         monkeypatch.setattr(path_search, constant, value)
     path_form.kernels_of.cache_clear()
@@ -585,7 +586,8 @@ def test_threads_change_nothing(
             program._entries = np.empty(1 << 18, np.uint64)
         return run
 
-    monkeypatch.setattr(module, "_LARGE", 1 << 30)
+    for steps in ("_STEPS", "_STEPS_FROM_SCRATCH"):
+        monkeypatch.setattr(module, steps, (1 << 30, 20))
     monkeypatch.setattr(module, "_SETTLE_FLOOR", 1 << 60)
     history = rmat_history(4, directed=directed, scale=10, degree=8, updates=3_000, epochs=5)
     hub = int(np.bincount(history.epochs[0].src).argmax())
@@ -601,7 +603,8 @@ def test_threads_change_nothing(
 @both_ways
 @pytest.mark.sample(2, alike="name")
 def test_pushing_on_all_threads(name: str, directed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_LARGE", 0)
+    for steps in ("_STEPS", "_STEPS_FROM_SCRATCH"):
+        monkeypatch.setattr(module, steps, (0, 20))
     history = rmat_history(4, directed=directed, scale=10, degree=8, updates=3_000, epochs=5)
     hub = int(np.bincount(history.epochs[0].src).argmax())
     histories = [(random_history(seed, directed=directed), (0,)) for seed in range(2)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -22,7 +23,7 @@ from waiting import until
 from graphtide.compute import registry
 from graphtide.compute.program import Answer, Program, Published
 from graphtide.daemon import errors
-from graphtide.daemon.client import Client
+from graphtide.daemon.client import AsyncClient, Client
 from graphtide.daemon.client.wire import pack_bitmap, pack_column
 from graphtide.daemon.config.sections.limits import LimitsConfig
 from graphtide.daemon.errors import NotSupported, RequestError
@@ -42,6 +43,7 @@ from graphtide.daemon.serve import shared_memory, supervisor
 from graphtide.daemon.serve.channel import Channel
 from graphtide.daemon.serve.listening import Doors
 from graphtide.daemon.serve.methods import groups
+from graphtide.daemon.serve.methods.named import unknown_vertex
 from graphtide.daemon.serve.results import ProgramPublication, Publication
 from graphtide.daemon.serve.supervisor import ServerLink
 from graphtide.daemon.serve.values import wire_ids
@@ -498,7 +500,12 @@ def test_programs_and_stats(client):
         ),
         ("get", {"program": "rank", "vertices": [100], "parents": True}, errors.NotSupported, "no parents"),
         ("get", {"program": "rank", "vertices": bytes(8 * 20_001)}, errors.LimitExceeded, "at most 20000"),
-        ("get", {"program": ["rank", "hops"], "vertices": bytes(8 * 20_000)}, errors.LimitExceeded, "times"),
+        (
+            "get",
+            {"program": ["rank", "hops"], "vertices": bytes(8 * 20_000)},
+            errors.LimitExceeded,
+            "20000 vertices times 2",
+        ),
         ("get", {"program": "rank", "vertices": [100], "min_offsets": 5}, errors.RequestError, "min_offsets"),
         (
             "get",
@@ -527,6 +534,50 @@ def test_bad_requests_are_told_why_and_change_nothing(client, method, params, er
 
 
 # -- epochs -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "name"),
+    [
+        ("get", {"program": "rank", "vertices": 5}, "vertices"),
+        ("get", {"program": ["rank", "hops"], "vertices": bytes(8 * 20_000)}, "vertices"),
+        ("top", {"program": "none"}, "program"),
+        ("path", {"program": "hops", "target": 7}, "target"),
+        ("component", {"vertex": 7}, "vertex"),
+        ("neighbors", {"vertex": 7}, "vertex"),
+        ("khop", {"vertex": 7}, "vertex"),
+        ("egonet", {"vertex": 7}, "vertex"),
+        ("compute", {"program": "bfz", "source": 1}, "program"),
+        ("compute", {"program": "bfs"}, "source"),
+        ("compute", {"program": "bfs", "source": 1.5}, "source"),
+        ("compute", {"program": "bfs", "parameters": {"sorce": 1}}, "sorce"),
+        ("keep", {"program": "bfs", "source": 1, "sorce": 1}, "sorce"),
+    ],
+)
+def test_an_error_about_one_parameter_names_it(client, method, params, name):
+    with pytest.raises(errors.RequestError) as caught:
+        client.call(method, params)
+    assert caught.value.detail.get("parameter") == name, caught.value.message
+
+
+def test_what_is_nil_counts_as_absent(shared):
+    with raw(shared[1].addresses[0]) as connection:
+        connection.send(request(1, "compute", {"program": "pagerank", "source": None, "top": None}))
+        assert connection.answer()[:3] == [1, 1, None]
+        connection.send(request(2, "programs", {"vertices": None}))
+        assert connection.answer()[:3] == [1, 2, None]
+
+
+@pytest.mark.parametrize("params", [{"program": "x" * 100_000}, {"program": "bfs", "x" * 100_000: 1}])
+def test_a_name_that_stands_for_nothing_is_not_shown_whole(client, params):
+    with pytest.raises(errors.RequestError) as caught:
+        client.call("compute", params)
+    assert "x" * 64 in caught.value.message and len(caught.value.message) < 300
+
+
+def test_an_id_that_no_vertex_can_have_is_not_shown_whole():
+    error = unknown_vertex(StringColumn.of(["x" * 100_000]))
+    assert len(error.message) < 300 and len(error.detail["vertex"]) < 300
 
 
 def test_a_deleted_vertex_is_unknown_until_it_is_back(tmp_path):
@@ -582,9 +633,10 @@ def test_waiting_ends_at_once_for_what_is_done_with_or_never_was(tmp_path):
         assert client.get("rank", [1], min_offsets={"old.msgpack": 7}, timeout_ms=0).epoch == (1, 1)
         with pytest.raises(errors.RequestError, match=r"names what is not read: typo\.msgpack") as unknown:
             client.wait({"typo.msgpack": 1, "old.msgpack": 7}, timeout_ms=20_000)
-        assert unknown.value.detail == {"unknown": ["typo.msgpack"]}
-        with pytest.raises(errors.LimitExceeded, match="names 6000 places"):
+        assert unknown.value.detail == {"unknown": ["typo.msgpack"], "parameter": "min_offsets"}
+        with pytest.raises(errors.LimitExceeded, match="names 6000 places") as too_many:
             client.wait({name: dict.fromkeys(range(3000), 1) for name in ("u", "v")})
+        assert too_many.value.detail == {"parameter": "min_offsets"}
 
 
 def test_a_wait_that_runs_out_says_what_is_behind(tmp_path):
@@ -900,8 +952,22 @@ def test_tls(tmp_path):
         context = ssl.create_default_context(cafile=f"{tmp_path}/cert")
         with Client(link.addresses[0], ssl_context=context, timeout=60) as client:
             assert client.get("rank", [100]).values.tolist() == [1]
-        with pytest.raises(errors.GraphtideError), Client(link.addresses[0], timeout=5) as client:
+        with pytest.raises(errors.RequestError, match="TLS is spoken here"), Client(link.addresses[0]) as client:
             client.stats()
+        host, port = link.addresses[0].removeprefix("tcp://").split(":")
+        with socket.create_connection((host, int(port)), 60) as connection:
+            connection.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            said = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+            assert said.startswith(b"HTTP/1.1 400") and b"the addresses of server.http" in said
+        socket.create_connection((host, int(port)), 60).close()  # who hangs up before it has said anything
+        with Client(link.addresses[0], ssl_context=context, timeout=60) as client:
+            assert client.get("rank", [100]).values.tolist() == [1]
+    with serving(chain, tmp_path, listen=["tcp://127.0.0.1:0"]) as link:
+        address = link.addresses[0]
+        with pytest.raises(errors.Unavailable, match="no TLS is spoken there"):
+            Client(address, ssl_context=context).stats()
+        with pytest.raises(errors.Unavailable, match="no TLS is spoken there"):
+            asyncio.run(AsyncClient(address, ssl_context=context).stats())
     swapped = TlsFiles(f"{tmp_path}/key", f"{tmp_path}/cert")
     refused = serving(chain, tmp_path, tls=swapped)
     with pytest.raises(errors.ConfigError, match="TLS with"), refused:

@@ -20,6 +20,7 @@ from sampling import examples
 
 from graphtide.gpma.changed import changed_in
 from graphtide.gpma.edges import EdgeBatch, EdgeList, destinations, pack, sources
+from graphtide.gpma.host import slot_memory
 from graphtide.gpma.host.array import PackedMemoryArray
 from graphtide.gpma.host.divided import apply_divided
 from graphtide.gpma.host.shared import apply_shared
@@ -313,6 +314,23 @@ def test_arrays_that_grow_go_on_in_pieces(threads: int, n: int) -> None:
         assert_same_graphs(small, ordinary)
         assert small.check() == []
         assert alone > 15 and moving > 3
+
+
+def test_words_of_rows_stay_while_a_stretch_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slot_memory.Pages, "done", property(lambda self: False))  # the stretch waits for them
+    source = Source(np.random.default_rng(13), options_of(True, True), n_vertices=3000)
+    stayed = 0
+    with contextlib.closing(Graph(weighted=True, threads=2)) as graph:
+        source.loaded(60_000, graph)
+        for _ in range(60):
+            array = graph.host.out
+            words, slots = array.row_words(), array._contents.slots
+            moved = graph.apply(source.batch(1500, inserts=0.7), source.n_vertices).slots_moved
+            now = array._contents.slots
+            if array.migrating and now[-2:] == slots[-2:] and now.counts.size == slots.counts.size:
+                assert array.row_words() is words
+                stayed += moved > 0
+        assert graph.check() == [] and stayed > 0
 
 
 @given(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from collections.abc import Iterator
 from contextlib import closing
 
 import numba as nb
@@ -183,6 +184,55 @@ def test_passes_shrink_residuals_by_the_damping_at_least() -> None:
     sizes = [passes(ring, solved, 1).size for _ in range(20)]
     assert all(after <= 0.85 * before * (1 + 1e-9) for before, after in itertools.pairwise(sizes))
     ring.close()
+
+
+@pytest.fixture(scope="module")
+def grid() -> Iterator[Graph]:
+    """A graph that does not mix, with more slots than one thread goes over alone."""
+    side = 180
+    vertices = np.arange(side * side).reshape(side, side)
+    links = [(vertices[:, :-1], vertices[:, 1:]), (vertices[:-1], vertices[1:])]
+    both = np.concatenate([np.stack([a.ravel(), b.ravel()], 1) for a, b in links])
+    with closing(new_graph(edges=np.concatenate([both, both[:, ::-1]]).tolist(), n=side * side)) as made:
+        yield made
+
+
+def ones_of(n: int) -> Estimate:
+    """As a start begins, but for one vertex, which far more is at."""
+    capacity = -(-n // 128) * 128
+    ones = np.ones(capacity, np.float32)
+    value = np.ones(capacity)
+    value[n // 3] = n
+    return Estimate(value, np.zeros(capacity), ones, ones, np.zeros(capacity // BLOCK, np.uint8))
+
+
+@pytest.mark.parametrize("roughly", [False, True])
+def test_mixtures_of_passes_save_passes_where_a_graph_does_not_mix(roughly: bool, grid: Graph) -> None:
+    n, rows, degrees = grid.n_vertices, grid.in_rows(), grid.out_rows().degrees
+    solved, plain, pulls = ones_of(n), ones_of(n), Pulls(0.85)
+    goal = Goal(Limits(1.0, 1.0), size_max=1e-3 * n, passes_min=2, roughly=roughly)
+    count = pulls.run(grid.crew, rows, degrees, n, solved, goal)
+    assert pulls.size <= 2 * goal.size_max
+    assert np.abs(true_residual(grid, solved)).sum() == pytest.approx(pulls.size, rel=1e-3)
+    needed, one_by_one = 0, Pulls(0.85)
+    while needed == 0 or one_by_one.size > pulls.size:  # nothing is kept of a pass that is the last
+        needed += one_by_one.run(grid.crew, rows, degrees, n, plain, goal._replace(size_max=np.inf, passes_min=1))
+    assert 3 < count < 0.7 * needed
+    assert pulls.memory_bytes > 2 * one_by_one.memory_bytes
+
+
+@pytest.mark.parametrize("roughly", [False, True])
+def test_mixtures_do_not_depend_on_the_threads(roughly: bool, grid: Graph) -> None:
+    n, rows, degrees = grid.n_vertices, grid.in_rows(), grid.out_rows().degrees
+    assert rows.counts.size << rows.leaf_shift >= walk_pulls._ALONE
+    goal = Goal(Limits(1e-3, 1e-3), passes_min=15, roughly=roughly, shrinks=0.9)
+    with closing(Team(5)) as team:
+        alone, *others = (ones_of(n) for _ in range(3))
+        for each, crew in ((alone, team.crew(1)), (others[0], team.crew(2)), (others[1], team.crew())):
+            Pulls(0.85).run(crew, rows, degrees, n, each, goal)
+    for other in others:
+        for mine, theirs in zip(other, alone, strict=True):
+            assert np.array_equal(mine, theirs)
 
 
 def test_a_pair_waits_for_no_thread_that_has_not_begun() -> None:

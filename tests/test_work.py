@@ -6,6 +6,7 @@ A sample runs by default; ``--run-long`` runs many more epochs.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from dataclasses import replace
 
@@ -20,6 +21,7 @@ from graphtide.compute.counts.sspaths import SSPaths
 from graphtide.compute.forest.components import Components
 from graphtide.compute.paths import program as path_program
 from graphtide.compute.paths.program import PathProgram
+from graphtide.compute.paths.sssp import SSSP
 from graphtide.compute.program import Program, Refresh
 from graphtide.compute.registry import KINDS, make_program
 from graphtide.gpma.edges import EdgeBatch, Keys, Op, Vertices, destinations, pack, sources
@@ -145,6 +147,25 @@ def test_hardly_any_small_epoch_starts_over(kind: str, directed: bool, run_long:
     history = rmat_history(6, directed=directed, scale=SCALE, degree=DEGREE, updates=sizes)
     run = Run(kind, history)
     assert sum(run.step(epoch)[1].started_over for epoch in history.epochs[1:]) < epochs / 100
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_many_that_improve_along_one_path_are_pushed_in_order(threads: int) -> None:
+    """A thousand new ways to places along a path, each of them better than all behind it: whoever pushed all of
+    them side by side would go along most of the path a thousand times."""
+    n, places = 20_000, 1_000
+    path = np.arange(n, dtype=np.int64)
+    with contextlib.closing(Graph(weighted=True, threads=threads)) as graph:
+        graph.apply(EdgeBatch.of(path[:-1], path[1:], weights=np.full(n - 1, 64, np.float32)), n)
+        program = SSSP("sssp", (0,))
+        program.bind(np.zeros(1, np.uint32))
+        program.start(graph)
+        heads = np.arange(1, places + 1) * (n // (places + 1))
+        weights = (64 * heads - np.arange(places, 0, -1)).astype(np.float32)
+        change = graph.apply(EdgeBatch.of(np.zeros(places, np.int64), heads, weights=weights), n)
+        refresh = program.refresh(graph, change)
+        assert not refresh.started_over and program.audit(graph) == []
+        assert n - heads[0] <= refresh.edges_read <= 20 * n
 
 
 # -- components -----------------------------------------------------------------------------------------------

@@ -143,13 +143,10 @@ def _returned(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 class Kernels(NamedTuple):
-    """The compiled steps of one program; ``search`` only without weights, ``spread`` only with them, after which
-    ``changed`` says what is other than before."""
+    """The compiled steps of one program; ``search`` only without weights."""
 
     refresh: Kernel
-    changed: Kernel
     search: Kernel | None
-    spread: Kernel | None
     audit: Kernel
 
 
@@ -182,15 +179,13 @@ def kernels_of(form: Form) -> Kernels:
     for helper in _HELPERS:
         names[helper.__name__] = inlined(helper, names)
     return Kernels(
-        _refresh_kernel(names, path_kernels.push_by_value if form.weighted else path_kernels.push_by_level),
-        specialise(path_kernels.changed, names),
+        _refresh_kernel(names, _push_kernel(names, weighted=form.weighted)),
         None if form.weighted else _search_kernel(names),
-        _spread_kernel(names) if form.weighted else None,
         specialise(path_audit.audit_range, names),
     )
 
 
-def _refresh_kernel(names: Mapping[str, Any], push: Callable[..., Any]) -> Kernel:
+def _refresh_kernel(names: Mapping[str, Any], push: Kernel) -> Kernel:
     own = {
         "classify": _classify_kernel(names),
         "mend": _mend_kernel(names, push),
@@ -206,13 +201,19 @@ def _classify_kernel(names: Mapping[str, Any]) -> Kernel:
     return step(path_kernels.classify, own)
 
 
-def _mend_kernel(names: Mapping[str, Any], push: Callable[..., Any]) -> Kernel:
+def _mend_kernel(names: Mapping[str, Any], push: Kernel) -> Kernel:
     own = {
         "settle": _settle_kernel(names),
         "relax": step(path_kernels.relax, names),
-        "push": step(push, {**names, "push_wide": _wide_kernel(names)}),
+        "push": push,
     }
     return step(path_kernels.mend, {**names, **own})
+
+
+def _push_kernel(names: Mapping[str, Any], *, weighted: bool) -> Kernel:
+    if weighted:
+        return step(path_kernels.push_by_value, {**names, "spread": _spread_kernel(names)})
+    return step(path_kernels.push_by_level, {**names, "push_wide": _wide_kernel(names)})
 
 
 def _wide_kernel(names: Mapping[str, Any]) -> Kernel:
@@ -268,7 +269,9 @@ def _spread_kernel(names: Mapping[str, Any]) -> Kernel:
         "publish": step(path_search.publish, names),
         "step_bound": step(path_search.step_bound, names),
         "note": step(path_search.note_logged, names),
+        "done_by_all": step(path_search.by_all, names),
+        "put_off": step(path_search.postpone, names),
     }
     own["split"] = step(path_search.split_far, {**names, **own})
     own["expand"] = step(path_search.expand_near, {**names, **own})
-    return specialise(path_search.spread, {**names, **own})
+    return step(path_search.spread, {**names, **own})

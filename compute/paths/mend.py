@@ -60,6 +60,7 @@ decode: Any = None
 settle: Any = None
 push: Any = None
 push_wide: Any = None
+spread: Any = None
 places: Any = None
 in_range: Any = None
 in_pieces: Any = None
@@ -485,13 +486,13 @@ def relax(word, log, role, sources, source_word, improving, improving_weights, e
 
 @template
 @spliced
-def push_by_level(word, log, role, entries, size, out, queue, large, loss, crew):  # type: ignore[no-untyped-def]
-    """Push on what improved, all edges offering alike: (0, edges read, levels).
+def push_by_level(word, log, role, entries, size, out, queue, steps, piles, loss, crew):  # type: ignore[no-untyped-def]
+    """Push on what improved, all edges offering alike: (edges read, levels).
 
     The ``entries`` become a heap; one whose vertex has improved since is stale and skipped. A queued vertex is
     one level below the vertex that improved it, so nothing taken later can improve it again: each is queued once.
     Vertices of one value, queued ones first, are a level, which ``loss.adopted`` names; a wide one is read by all
-    threads (``wide.py``). ``queue``: uint32[>= n]; ``large`` is for ``push_by_value``.
+    threads (``wide.py``). ``queue``: uint32[>= n]; ``steps`` and ``piles`` are for ``push_by_value``.
     """
     keys, degrees, level = out.keys, out.degrees, loss.adopted
     edges = np.int64(0)
@@ -546,24 +547,24 @@ def push_by_level(word, log, role, entries, size, out, queue, large, loss, crew)
                         role[u] = PARENT
                         queue[tail] = v
                         tail += 1
-    return np.int64(0), edges, levels
+    return edges, levels
 
 
 @template
 @spliced
-def push_by_value(word, log, role, entries, size, out, queue, large, loss, crew):  # type: ignore[no-untyped-def]
-    """Push on what improved, best value first: (entries left over, edges read, vertices pushed).
+def push_by_value(word, log, role, entries, size, out, queue, steps, piles, loss, crew):  # type: ignore[no-untyped-def]
+    """Push on what improved, best value first: (edges read, vertices pushed, or rounds).
 
-    All ``entries`` at hand become a heap; when they are more than ``large``, or might not fit, they are left there
-    for ``spread``. ``queue``, ``loss`` and ``crew`` are for ``push_by_level``.
+    All ``entries`` at hand become a heap; when they are more than ``steps[0]``, or might not fit, ``spread`` goes
+    on with them, by ``steps[1]`` edges at least. ``queue`` and ``loss`` are for ``push_by_level``.
     An entry whose vertex has improved since is stale and skipped, so that each vertex is pushed once unless
     offers improve on their own tails.
     """
     keys, weights, degrees = out.keys, out.weights, out.degrees
     edges = np.int64(0)
     pushed = np.int64(0)
-    if size > large:
-        return size, edges, pushed
+    if size > steps[0]:
+        return spread(word, log, role, entries, size, edges, out, steps[1], piles, crew)
     for k in range(size):
         ask_for_place(out, np.int64(entries[k] & LOW))
         heap_push(entries, k, entries[k])
@@ -572,8 +573,8 @@ def push_by_value(word, log, role, entries, size, out, queue, large, loss, crew)
         u = entry & LOW
         value = word[u] >> HALF
         remaining = np.int64(degrees[u])
-        if size > large or size + remaining > entries.size:
-            return size, edges, pushed
+        if size > steps[0] or size + remaining > entries.size:
+            return spread(word, log, role, entries, size, edges, out, steps[1], piles, crew)
         size -= 1
         heap_sink(entries, size, entries[size])
         for k in range(_SOON):
@@ -596,7 +597,7 @@ def push_by_value(word, log, role, entries, size, out, queue, large, loss, crew)
                     heap_push(entries, size, (bits << HALF) | v)
                     size += 1
                     ask_for_place(out, np.int64(v))
-    return np.int64(0), edges, pushed
+    return edges, pushed
 
 
 @template
@@ -614,14 +615,14 @@ def mend(  # type: ignore[no-untyped-def]
     loss,
     entries,
     queue,
-    large,
+    steps,
+    piles,
     edges_max,
     crew,
 ):
-    """What follows from the updates that are not safe: (vertices lost, entries left over, edges read, rounds).
+    """What follows from the updates that are not safe: (vertices lost, edges read, rounds).
 
-    -1 lost: it would read more than ``edges_max`` edges. What is left over stands in ``entries`` (uint64[>= n +
-    sources + improving]), for ``spread``.
+    -1 lost: it would read more than ``edges_max`` edges. ``entries``: uint64[>= n + sources + improving].
     """
     begin_run(log)
     n_lost = np.int64(0)
@@ -632,7 +633,7 @@ def mend(  # type: ignore[no-untyped-def]
             word, log, role, lost, out, in_, loss, entries, source_word >> HALF, edges_max, crew
         )
         if n_lost < 0:
-            return n_lost, np.int64(0), edges, np.int64(0)
+            return n_lost, edges, np.int64(0)
     size = relax(word, log, role, sources, source_word, improving, improving_weights, entries, size)
-    left, read, rounds = push(word, log, role, entries, size, out, queue, large, loss, crew)
-    return n_lost, left, edges + read, rounds
+    read, rounds = push(word, log, role, entries, size, out, queue, steps, piles, loss, crew)
+    return n_lost, edges + read, rounds

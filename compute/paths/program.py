@@ -68,8 +68,9 @@ _HOPELESS_TRIES = 3
 _HOPELESS_FLOOR = 1024
 # Work space for what is not safe of so many updates is kept; pages of it that are never written take no memory.
 _FOUND = 1 << 16
-# A push of so many vertices at a time is large: it goes in steps, on several threads.
-_LARGE = 8192
+# A push of more vertices at a time than the first number goes in steps, which threads share, of so many edges at
+# least. After a change most of those that improve improve nobody, and order matters little; from scratch it does.
+_STEPS, _STEPS_FROM_SCRATCH = (512, 1 << 17), (8192, 8192)
 
 SOURCE = Parameter("source", "vertex to start from, or a list of them", parse_sources)
 
@@ -114,7 +115,6 @@ class PathProgram(Program):
         publishing = (getattr(type(self), name) for name in ("columns", "scalars", "start", "refresh"))
         self._is_published_here = all(_any_of_ours(method.__module__) == _PACKAGE for method in publishing)
         self._source_word = np.uint64(int(at_source.view(np.uint32)) << 32) | LOW  # without a parent
-        self._large = _LARGE
         self._hopeless = Hopeless(_HOPELESS_TRIES, _HOPELESS_FLOOR)
         self._bound, self._last_bound = np.empty(0, np.uint32), 0
         self._source_moved = False
@@ -124,6 +124,7 @@ class PathProgram(Program):
         self._word = np.empty(0, np.uint64)
         self._loss_room = self._loss_threads = 0
         self._loss = path_loss.new_loss(0, 0)
+        self._piles = path_search.new_piles(self._loss, 0, 0)
         # Entries at hand; without weights also vertices in the order in which they were reached.
         self._entries = np.empty(0, np.uint64)
         self._queue = np.empty(0, np.uint32)
@@ -142,9 +143,7 @@ class PathProgram(Program):
         self._source_waits = True
 
     def warm_up(self, graph: Graph) -> None:
-        self._large = 0
         self.start(graph)
-        self._large = _LARGE
 
     # -- runs -------------------------------------------------------------------------------------------
 
@@ -223,7 +222,7 @@ class PathProgram(Program):
             self._entries = grown(self._entries, room)
             self._hold(graph.crew)
         out, in_ = graph.row_words()
-        n_taking, n_lost, left, n_edges, rounds, written, listed = self._kernels.refresh(
+        done: tuple[int, int, int, int, int, int] = self._kernels.refresh(
             self._held.words,
             out,
             in_,
@@ -233,35 +232,19 @@ class PathProgram(Program):
             before,
             self._n,
             self._hopeless.from_size,
-            self._large,
+            _STEPS_FROM_SCRATCH if before == NOBODY_ASKS else _STEPS,
             max(_SETTLE_FLOOR, int(SETTLE_SHARE[self.needs_weights] * graph.n_arcs)),
         )
         if n_found > _FOUND:  # the large one is given back at once, and not at the next run
             self._take_room(_FOUND)
             self._hold(graph.crew)
-        if left and self._kernels.spread is not None:
-            piles = path_search.new_piles(self._n, graph.crew.threads)
-            read, _pushed, rounds = self._kernels.spread(
-                self._word, self._log, self._role, self._entries[:left], graph.out_rows(), piles, graph.crew
-            )
-            n_edges += read
-            written = int(self._log.counted[0])
-            if before != NOBODY_ASKS:
-                listed = self._list_changed(before)
-        return n_taking, n_lost, n_edges, rounds, written, listed
+        return done
 
     def _take_room(self, n_found: int) -> None:
         """Have room for so many updates that are not safe."""
         self._found = np.empty(n_found, np.uint64)
         self._found_weights = np.empty(n_found if self.needs_weights else 0, np.float32)
         self._crew = None
-
-    def _list_changed(self, before: int) -> int:
-        """List the vertices whose word differs from before the run, the new ones included."""
-        listed = int(self._kernels.changed(self._word, self._log, before, self._loss.adopted))
-        end = listed + self._n - before
-        self._loss.adopted[listed:end] = np.arange(before, self._n, dtype=np.uint32)
-        return end
 
     def _start_over(self, graph: Graph, edges_read: int) -> Refresh:
         fresh = self.start(graph)
@@ -359,6 +342,8 @@ class PathProgram(Program):
             self._role,
             self._entries,
             *self._loss,
+            self._piles.is_near,
+            self._piles.is_far,
             log.listed,
             log.vertices,
             log.old,
@@ -418,9 +403,7 @@ class PathProgram(Program):
         """Make room for the graph's vertices; those that are new are unreached."""
         n_vertices, crew = graph.n_vertices, graph.crew
         if crew.threads > self._loss_threads:
-            self._loss = path_loss.new_loss(self._loss_room, crew.threads)
-            self._loss_threads = crew.threads
-            self._crew = None
+            self._make_room(self._loss_room, crew.threads)
         if n_vertices > self._word.size:
             # The words last: they tell how large all columns are, also after a call that ran out of memory.
             word = grown(self._word, n_vertices)
@@ -430,8 +413,7 @@ class PathProgram(Program):
                 self._queue = grown(self._queue, word.size)
             if word.size > self._loss_room:
                 # Work space, of which what is never written costs nothing: seldom made anew.
-                self._loss = path_loss.new_loss(2 * word.size, self._loss_threads)
-                self._loss_room = 2 * word.size
+                self._make_room(2 * word.size, self._loss_threads)
             self._role = grown(self._role, word.size, 0)
             log = self._log
             self._log = log._replace(
@@ -444,13 +426,20 @@ class PathProgram(Program):
             self._word[self._n : n_vertices] = UNREACHED
             self._n = n_vertices
 
+    def _make_room(self, n: int, threads: int) -> None:
+        """Have work space for so many vertices and threads."""
+        self._loss = path_loss.new_loss(n, threads)
+        self._piles = path_search.new_piles(self._loss, n if self.needs_weights else 0, threads)
+        self._loss_room, self._loss_threads = n, threads
+        self._crew = None
+
     def _hold(self, crew: Crew) -> None:
         """Write down what is held for kernels, which go on with these threads."""
         self._held.write(self._record(crew))
         self._crew = crew
 
     def _record(self, crew: Crew) -> Held:
-        work = self._loss, self._entries, self._queue
+        work = self._loss, self._entries, self._queue, self._piles
         return Held(
             self._word, self._role, self._log, *work, self._source_word, self._found, self._found_weights, crew
         )

@@ -20,6 +20,7 @@ from ...gpma.team import CREW, Crew
 from ...gpma.written import record_type, taking
 from .loss import LOSS, Loss
 from .mend import LOG, Log
+from .search import PILES, Piles
 from .templates import template
 
 WEIGHTED = False
@@ -42,6 +43,7 @@ class Held(NamedTuple):
     loss: Loss
     entries: Keys
     queue: Vertices
+    piles: Piles
     source_word: np.uint64
     found: Keys
     found_weights: Weights
@@ -50,7 +52,7 @@ class Held(NamedTuple):
 
 _keys = nb.uint64[::1]
 HELD = record_type(
-    Held, _keys, nb.uint8[::1], LOG, LOSS, _keys, nb.uint32[::1], nb.uint64, _keys, nb.float32[::1], CREW
+    Held, _keys, nb.uint8[::1], LOG, LOSS, _keys, nb.uint32[::1], PILES, nb.uint64, _keys, nb.float32[::1], CREW
 )
 held_in: Any = taking(HELD)
 
@@ -66,16 +68,15 @@ def refresh(  # type: ignore[no-untyped-def]
     n_before,
     n,
     lost_max,
-    large,
+    steps,
     edges_max,
 ):
-    """Bring the words up to date: (updates that took support, vertices lost, entries left over, edges read,
-    rounds, words written, vertices listed).
+    """Bring the words up to date: (updates that took support, vertices lost, edges read, rounds, words
+    written, vertices listed).
 
     ``held_words``: a ``Held``; ``out_words``, ``in_words``: rows; ``sources`` may be without their word.
     ``changed_words``: the ``ChangedEdges``, see ``classify``. What differs from before and is below ``n_before``,
-    and the vertices from there to ``n``, are listed in ``loss.adopted``, unless something is left over: see
-    ``mend``.
+    and the vertices from there to ``n``, are listed in ``loss.adopted``.
 
     Nothing was done where as many as ``lost_max`` took support. -1 lost: see ``mend``.
     """
@@ -98,13 +99,12 @@ def refresh(  # type: ignore[no-untyped-def]
         held.crew,
     )
     if n_taking >= lost_max:
-        return n_taking, none, none, none, none, none, none
+        return n_taking, none, none, none, none, none
     n_lost = none
-    left = none
     edges = none
     rounds = none
     if n_taking + n_improving + sources.size > 0:
-        n_lost, left, edges, rounds = mend(
+        n_lost, edges, rounds = mend(
             word,
             log,
             held.role,
@@ -118,12 +118,13 @@ def refresh(  # type: ignore[no-untyped-def]
             held.loss,
             held.entries,
             held.queue,
-            large,
+            steps,
+            held.piles,
             edges_max,
             held.crew,
         )
-        if n_lost < 0 or left > 0 or n_before == NOBODY_ASKS:
-            return n_taking, n_lost, left, edges, rounds, log.counted[0], none
+        if n_lost < 0 or n_before == NOBODY_ASKS:
+            return n_taking, n_lost, edges, rounds, log.counted[0], none
         written = log.counted[0]
         listed = changed(word, log, n_before, held.loss.adopted)
     else:
@@ -132,4 +133,4 @@ def refresh(  # type: ignore[no-untyped-def]
     for v in range(n_before, n):
         held.loss.adopted[listed] = v
         listed += 1
-    return n_taking, n_lost, left, edges, rounds, written, listed
+    return n_taking, n_lost, edges, rounds, written, listed

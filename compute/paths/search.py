@@ -1,4 +1,4 @@
-"""Path programs on much work, which threads share: from scratch, or when a change moves a large part of the graph.
+"""Path programs on much work, which threads share: from scratch, or when more than some hundred vertices improve.
 
 Where all edges offer alike, the search goes level by level and turns around when the frontier is large (Beamer,
 Asanovic, Patterson, "Direction-Optimizing Breadth-First Search", SC 2012). A vertex gets the smallest parent on
@@ -34,6 +34,8 @@ from ...gpma.rows import (
 )
 from ...gpma.splice import spliced
 from ...gpma.team import Crew, at_most, share
+from ...gpma.written import record_type
+from .loss import Loss
 from .mend import AHEAD, NOTHING, PARENT, UNREACHED
 from .templates import template
 
@@ -60,11 +62,16 @@ _CLEAR_PIECE = 1 << 14
 _ROW_EDGES = 8
 # So many vertices' rows are asked for before the first of them is read.
 _TOGETHER = 256
-# A step takes the best vertices that wait, up to so many edges for each that waits, and at least so many; the
-# sample of those waiting that decides.
+# A step takes the best vertices that wait, up to so many edges for each that waits, and at least as many as its
+# caller says; the sample of those waiting that decides.
 _STEP_EDGES = 1
-_STEP_EDGES_MIN = 8192
 _SAMPLE = 512
+# Long steps are cheap where order matters little. In one that pushes so many times for each vertex it has to do
+# with (and so many more) it does matter: that is broken off, and those behind it are shorter, by so many bits.
+_AGAIN, _AGAIN_MIN = 4, 1 << 12
+_SHORTER, _SHORTEST = 3, 60
+# So many pieces are made of a few vertices that are pushed.
+_SHARES = 16
 # Appended vertices are gathered per thread before they are published.
 _GATHERED = 128
 
@@ -75,6 +82,7 @@ improves: Any = None
 precedes: Any = None
 heap_push: Any = None
 heap_sink: Any = None
+ask_for_first_rows: Any = None
 ask_for_rows: Any = None
 ask_further: Any = None
 ask_for_words: Any = None
@@ -84,6 +92,8 @@ list_frontier: Any = None
 expand: Any = None
 split: Any = None
 note: Any = None
+done_by_all: Any = None
+put_off: Any = None
 
 
 # -- before it begins ---------------------------------------------------------------------------------------------
@@ -530,7 +540,7 @@ def search_by_level(word, role, listed, sources, source_word, out, in_, n, n_arc
 class Piles(NamedTuple):
     """Vertices whose value is still to be pushed on: ``near`` in this step, ``far`` later.
 
-    ``near``, ``next_near``, ``far``, ``next_far``: uint32[n]; ``is_near``, ``is_far``: uint8[n], 1 where listed;
+    ``near``, ``next_near``, ``far``, ``next_far``: uint32[>= n]; ``is_near``, ``is_far``: uint8[>= n], 1: listed;
     ``gathered``: uint32[threads, 3, _GATHERED]; ``sample``: uint64[_SAMPLE]; ``tally``: int64[threads, 16];
     ``cursor``: int64[80], five counters a cache line apart: the next piece, the ends of the near pile that is
     filled, of the far one and of the log, and the edges of the near one.
@@ -551,13 +561,19 @@ class Piles(NamedTuple):
 NEXT_PIECE, NEAR_END, FAR_END, LOG_END, NEAR_EDGES = 0, 16, 32, 48, 64
 
 
-def new_piles(n: int, threads: int) -> Piles:
-    """Empty piles for so many vertices."""
+_pile, _marks = nb.uint32[::1], nb.uint8[::1]
+_by_thread = nb.uint32[:, :, ::1], nb.uint64[::1], nb.int64[:, ::1], nb.int64[::1]
+PILES = record_type(Piles, _pile, _pile, _pile, _pile, _marks, _marks, *_by_thread)
+
+
+def new_piles(room: Loss, n: int, threads: int) -> Piles:
+    """Empty piles for so many vertices, in the work space of settling: that is over when they are needed."""
+    far, next_far = room.offers.view(np.uint32).reshape(2, -1)
     return Piles(
-        np.empty(n, np.uint32),
-        np.empty(n, np.uint32),
-        np.empty(n, np.uint32),
-        np.empty(n, np.uint32),
+        room.queue,
+        room.adopted,
+        far,
+        next_far,
         np.zeros(n, np.uint8),
         np.zeros(n, np.uint8),
         np.empty((threads, 3, _GATHERED), np.uint32),
@@ -596,8 +612,10 @@ def expand_near(t, word, listed, vertices, out, near, n_near, piece, piles, next
         begin = fetch_add(cursor, NEXT_PIECE, piece)
         if begin >= n_near:
             break
-        for k in range(begin, min(begin + piece, n_near)):
-            ask_for_rows(word, out, near, k, n_near)
+        end = min(begin + piece, n_near)
+        ask_for_first_rows(word, out, near, begin, end)
+        for k in range(begin, end):
+            ask_for_rows(word, out, near, k, end)
             u = np.uint64(near[k])
             exchange(is_near, np.int64(u), np.uint8(0))
             value = load(word, np.int64(u)) >> HALF
@@ -712,6 +730,13 @@ def step_bound(word, degrees, far, n_far, wanted, sample):  # type: ignore[no-un
     NOTHING where that is nearly all of them.
     """
     size = min(n_far, _SAMPLE)
+    if n_far <= _SAMPLE:
+        edges = np.int64(0)
+        for k in range(n_far):
+            prefetch_to_read(degrees, np.int64(far[min(k + AHEAD, n_far - 1)]))
+            edges += np.int64(degrees[far[k]])
+        if edges <= wanted:
+            return NOTHING
     for k in range(size):
         ahead = np.int64(far[(n_far - 1) * min(k + AHEAD, size - 1) // max(size - 1, 1)])
         prefetch_to_read(word, ahead)
@@ -729,10 +754,34 @@ def step_bound(word, degrees, far, n_far, wanted, sample):  # type: ignore[no-un
 
 
 @template
-def spread(word, log, role, entries, out, piles, crew):  # type: ignore[no-untyped-def]
-    """Push on what improved, in steps, best values first: (edges read, vertices pushed, rounds).
+def by_all(piles):  # type: ignore[no-untyped-def]
+    """The edges that all threads have read since ``spread`` began, and the vertices that they have pushed."""
+    edges = np.int64(0)
+    pushed = np.int64(0)
+    for t in range(piles.tally.shape[0]):
+        edges += piles.tally[t, 0]
+        pushed += piles.tally[t, 1]
+    return edges, pushed
 
-    ``entries``: what to begin with; repetitions and stale ones do no harm. Values only improve meanwhile, so
+
+@template
+def postpone(piles, near, n_near, far):  # type: ignore[no-untyped-def]
+    """Put what is near on the far pile, behind what is there."""
+    for k in range(n_near):
+        v = near[k]
+        piles.is_near[v] = 0
+        if piles.is_far[v] == 0:
+            piles.is_far[v] = 1
+            far[piles.cursor[FAR_END]] = v
+            piles.cursor[FAR_END] += 1
+
+
+@template
+def spread(word, log, role, entries, size, edges, out, least, piles, crew):  # type: ignore[no-untyped-def]
+    """Push on what improved, in steps, best values first: (edges read, with so many ``edges`` before, rounds).
+
+    ``entries[:size]``: what to begin with; repetitions and stale ones do no harm. A step takes vertices of at
+    least ``least`` edges, unless that has vertices pushed again and again. Values only improve meanwhile, so
     vertices that were not in the log before are listed with the old word UNREACHED: it differs from theirs.
     """
     near, next_near, far, next_far = piles.near, piles.next_near, piles.far, piles.next_far
@@ -741,7 +790,9 @@ def spread(word, log, role, entries, out, piles, crew):  # type: ignore[no-untyp
     listed, vertices, old = log.listed, log.vertices, log.old
     rounds = np.int64(0)
     n_far = np.int64(0)
-    for k in range(entries.size):
+    cursor[:] = 0
+    piles.tally[:] = 0
+    for k in range(size):
         v = np.int64(entries[k] & LOW)
         if is_far[v] == 0:
             is_far[v] = 1
@@ -749,8 +800,10 @@ def spread(word, log, role, entries, out, piles, crew):  # type: ignore[no-untyp
             n_far += 1
     cursor[LOG_END] = log.counted[0]
     passed = NOTHING
+    shorter = np.int64(0)
     while n_far > 0:
-        bound = step_bound(word, degrees, far, n_far, max(_STEP_EDGES * n_far, _STEP_EDGES_MIN), piles.sample)
+        wanted = max(_STEP_EDGES * n_far, least) >> shorter
+        bound = step_bound(word, degrees, far, n_far, wanted, piles.sample)
         for counter in (NEXT_PIECE, NEAR_END, FAR_END, NEAR_EDGES):
             cursor[counter] = 0
         if n_far < _PARALLEL_SWEEP:
@@ -762,7 +815,15 @@ def spread(word, log, role, entries, out, piles, crew):  # type: ignore[no-untyp
         ahead = cursor[NEAR_EDGES]
         far, next_far = next_far, far
         passed = bound
+        _, pushed = done_by_all(piles)
+        most = pushed + _AGAIN * (n_near - cursor[LOG_END]) + _AGAIN_MIN
         while n_near > 0:
+            _, pushed = done_by_all(piles)
+            if pushed > most + _AGAIN * cursor[LOG_END]:
+                put_off(piles, near, n_near, far)
+                passed = NOTHING  # of those within the bound some are far now, and must not be dropped
+                shorter = min(shorter + _SHORTER, np.int64(_SHORTEST))
+                break
             rounds += 1
             cursor[NEXT_PIECE] = 0
             cursor[NEAR_END] = 0
@@ -771,9 +832,9 @@ def spread(word, log, role, entries, out, piles, crew):  # type: ignore[no-untyp
                     np.int64(0), word, listed, vertices, out, near, n_near, n_near, piles, next_near, far, bound
                 )
             else:
-                piece = max(min(n_near // _PIECES, _PIECE), 1)
+                piece = max(min(n_near // _SHARES, np.int64(_PIECE)), np.int64(1))
                 work = word, listed, vertices, out, near, n_near, piece, piles, next_near, far, bound
-                share(crew, expand, work)
+                share(at_most(crew, n_near // piece + 1), expand, work)
             ahead = np.int64(0)
             n_near = cursor[NEAR_END]
             near, next_near = next_near, near
@@ -784,9 +845,5 @@ def spread(word, log, role, entries, out, piles, crew):  # type: ignore[no-untyp
     else:
         share(crew, note, (word, role, vertices, old, log.counted[0], cursor))
     log.counted[0] = cursor[LOG_END]
-    edges = np.int64(0)
-    pushed = np.int64(0)
-    for t in range(piles.tally.shape[0]):
-        edges += piles.tally[t, 0]
-        pushed += piles.tally[t, 1]
-    return edges, pushed, rounds
+    read, _ = done_by_all(piles)
+    return edges + read, rounds

@@ -66,7 +66,7 @@ from . import shared_edits, shared_sweeps
 from . import sweeps as kernels
 from .certificate import SLACK, SLACK_DRIFT, SLACK_TIGHT, SURPLUS, Certificate
 from .edits import ROUNDOFF, Editing
-from .passes import BLOCK, SHARE_ROUNDED, Estimate, Goal, Limits
+from .passes import BLOCK, SHARE_ROUNDED, SLOW, Estimate, Goal, Limits
 from .ranges import Mail, Ranges
 from .shared_edits import ENTRY_BYTES, Edited, Told
 from .shared_sweeps import VERTEX, WAVE
@@ -132,9 +132,10 @@ WAVES_PUSH_COST = 3
 PASS_VERTEX = 2
 # Pushes that cost no more than this many edges are made in any case, since entering a pass costs more.
 PUSH_MIN = 2048
-# After a pass that leaves more than this share of |r|, pushes may cost twice as much before another: on a graph
-# that does not mix, many passes would follow, and pushes go where work is left.
-SLOW = 0.5
+# Where pushes behind passes still cost too much, passes go on until residuals add up to this share of what they
+# did. After slow ones pushes may cost more, but no more than so many passes.
+FURTHER = 1 / 3
+PUSH_MOST = 1.0
 # Passes go on until residuals are likely to add up to this share of their limits, after which pushes mostly do.
 DUE = 0.4
 # Shares of passes are rounded to float32 where that takes less than this part of what is reserved for rounding.
@@ -181,25 +182,24 @@ _ROUNDED = 1e-14
 class _Budget:
     """What pushing may cost in one solve, in edges, before passes over all edges take over.
 
-    At first that is ``PUSH_MIN`` and one part in ``PUSH_COST`` of what a pass costs. It doubles after each slow
-    pass (``SLOW``), and each time that pushes between two passes are given up: both have cost much for little.
+    At first that is ``PUSH_MIN`` and one part in ``PUSH_COST`` of what a pass costs. It doubles after a slow pass,
+    up to ``PUSH_MOST`` of what a pass costs; and without end where passes get no further, as where rounding is all
+    that is left.
     """
 
     def __init__(self, arcs: int, n: int, threads: int) -> None:
         times = WAVES_PUSH_COST if threads >= WAVES_THREADS else PUSH_COST * max(1.0, threads / 2) ** PASS_SPEED
-        self.cost_max = PUSH_MIN + int((arcs + PASS_VERTEX * n) / times)
-        # |r| after the last of the passes that follow each other.
+        whole = arcs + PASS_VERTEX * n
+        self.cost_max = PUSH_MIN + int(whole / times)
+        self._most = max(self.cost_max, int(PUSH_MOST * whole))
         self._size = math.inf
 
-    def gave_up(self) -> None:
-        """Pushes that came after a pass cost too much, and the next pass has to begin anew."""
-        self.cost_max *= 2
-        self._size = math.inf
-
-    def passed(self, size: float) -> None:
-        """A pass has left residuals whose sizes add up to ``size``."""
-        if size > SLOW * self._size:
-            self.cost_max *= 2
+    def passed(self, size: float, shrinks: float) -> None:
+        """Passes have left residuals whose sizes add up to ``size``, the last one this part of what there was."""
+        if not size < self._size:
+            self.cost_max = 2 * self.cost_max + 1
+        elif shrinks > SLOW:
+            self.cost_max = max(self.cost_max, min(2 * self.cost_max, self._most))
         self._size = size
 
 
@@ -777,18 +777,18 @@ class PageRank(RandomWalk):
         ``level``: where pushes begin, in multiples of the limits.
         """
         budget = _Budget(graph.n_arcs, self._n, graph.crew.threads)
+        goal = self._goal(system, limits)
         cost = 0
         while True:
-            pushes = work[PUSHES]
             if cost <= budget.cost_max and self._push(graph, system, limits, level, budget.cost_max, work):
                 return
-            if work[PUSHES] > pushes:
-                budget.gave_up()
-            self._pass(graph, system, self._goal(system, limits), work)
-            budget.passed(self._pulls.size)
+            self._pass(graph, system, goal, work)
             # It has counted what is over its limits, and leaves nothing far over them.
             cost = int(kernels.push_cost(*self._pulls.over))
             level = 1.0
+            budget.passed(self._pulls.size, self._pulls.shrinks)
+            # Should that be too much, passes go further.
+            goal = goal._replace(size_max=FURTHER * self._pulls.size, shrinks=self._pulls.shrinks)
 
     def _push(self, graph: Graph, system: System, limits: Limits, level: float, cost_max: int, work: Work) -> bool:
         """Until residuals are within their limits (true), or pushing costs more than ``cost_max`` (false)."""

@@ -21,6 +21,13 @@ vertex loses (1 - d, or 1 where it dangles): residuals shrink in sum by at least
 (Haveliwala and Kamvar, "The Second Eigenvalue of the Google Matrix", 2003), and six to seven times a pass on
 graphs that mix.
 
+**Mixtures.** On a graph that does not mix, a road network or a crawl, a pass leaves up to d of the residuals, time
+after time. So from the first slow pass of a sequence on, the last ``KEPT`` passes are kept, what they made and by
+how much they changed it, and least squares over these changes find a mixture of the passes that changes less
+(Anderson, "Iterative procedures for nonlinear integral equations", 1965; Walker and Ni, "Anderson acceleration for
+fixed-point iterations", 2011). Where it is much less, the next pass begins with the mixture. That saves up to two
+thirds of the passes. A mixture may be as rough as it likes: the next pass computes what is left of it.
+
 **Rounding.** A residual that a pass computes is off by at most ``ROUNDOFF`` times
 
     (edges / 2 + 10) * (|y| + |r|) + what negative shares hide in the sum of the in-neighbours' shares:
@@ -67,10 +74,20 @@ CHUNKS = 512
 _ALONE = 1 << 16
 
 # What is guessed that the first pass of a sequence leaves of the sizes of residuals, and any other, unless the one
-# before it left less. After one that leaves more than SLOW of them, nothing is guessed.
+# before it left less, or more than SLOW of them: then as much.
 FIRST_SHRINKS = 1 / 4
 SHRINKS = 1 / 6
 SLOW = 1 / 2
+# A sequence ends in any case once so many of its passes have left more than there was.
+STALLS = 3
+
+# From a slow pass on, so many passes are kept. A mixture takes the place of the last one where the square of what
+# it changes is less than this of the square of what that did. Factors that add up to MIXTURE_MAX, or a determinant
+# of less than this part of what it is made of, are not to be trusted.
+KEPT = 3
+MIXED_LEAVES = 1 / 2
+MIXTURE_MAX = 64.0
+SINGULAR = 1e-10
 
 # By how much of itself a share is off that was rounded to float32, in units of ``ROUNDOFF``.
 SHARE_ROUNDED = 2.0**29 * (1 + 2.0**-20)
@@ -83,7 +100,9 @@ _MASS, _PASSED_ON, _RESTARTS, _SIZE, _FIXED_MASS, _FIXED, _EDGES, _DEGREE_MAX = 
 # the largest rounding, the largest in multiples of the weights and the sum of all roundings, as the head of this
 # file has them; of residuals.
 _OVER, _OVER_EDGES, _NEGATIVE, _ROUNDED_MAX, _WEIGHED_MAX, _ROUNDED, _TOTAL = range(8, 15)
-_COLUMNS = 15
+# After a pass that is kept: products of its change and of those before it, and of the one before that.
+_NOW_NOW, _NOW_BEFORE, _NOW_OLDER, _BEFORE_BEFORE, _BEFORE_OLDER, _OLDER_OLDER = range(15, 21)
+_COLUMNS = 21
 
 
 class Estimate(NamedTuple):
@@ -112,12 +131,46 @@ class Goal(NamedTuple):
 
     ``limits``: of the residuals that it leaves. It ends when the sizes of residuals are likely to add up to no
     more than ``size_max``, after ``passes_min`` passes at least. ``roughly``: shares may be rounded to float32.
+    ``shrinks``: what part of them the first pass is likely to leave.
     """
 
     limits: Limits
     size_max: float = math.inf
     passes_min: int = 1
     roughly: bool = False
+    shrinks: float = FIRST_SHRINKS
+
+
+class _Room(NamedTuple):
+    """Arrays for the time of a sequence, of [capacity]: the shares that a pass reads, those that it makes, and
+    vertices without in-edges."""
+
+    shares: F64 | F32
+    next_shares: F64 | F32
+    fixed: npt.NDArray[np.uint32]
+
+
+class _Past(NamedTuple):
+    """The last passes of a sequence, [KEPT, capacity]: the values that they made, and by how much they changed
+    those before. A row is written before it is read."""
+
+    values: F64 | F32
+    changes: F64 | F32
+
+
+class _Keeping(NamedTuple):
+    """In which row of ``_Past`` a pass is kept, -1: in none, and in which the two before it are, if any."""
+
+    slot: np.int64
+    before: np.int64
+    older: np.int64
+
+
+class _Mixture(NamedTuple):
+    """How much of the pass before the last, and of the one before that, takes the place of the last one's."""
+
+    before: float
+    older: float
 
 
 @_inner
@@ -206,15 +259,19 @@ def _pull(  # type: ignore[no-untyped-def]
     factor,
     damping,
     limits,
+    is_last,
+    keeping,
     estimate,
     shares,
     next_shares,
+    past,
     share_rounded,
     sums,
 ):
     """A thread's part of a pass; ``sums``: float64[chunks, _COLUMNS]; ``share_rounded``: 0 or ``SHARE_ROUNDED``.
 
-    ``limits``: those of the last pass, which sets flags anew; None where another pass follows, which needs shares.
+    ``is_last``: flags are set anew by the limits; else another pass follows, which needs shares. ``keeping``: see
+    ``_Keeping``.
     """
     keys = rows.keys
     degrees = rows.degrees
@@ -223,6 +280,11 @@ def _pull(  # type: ignore[no-untyped-def]
     rhs = estimate.rhs
     weight = estimate.weight
     flags = estimate.flags
+    is_kept = keeping.slot >= 0
+    kept = past.values[max(0, keeping.slot)]
+    change = past.changes[max(0, keeping.slot)]
+    change_before = past.changes[keeping.before]
+    change_older = past.changes[keeping.older]
     while True:
         chunk = fetch_add(counter, 0, np.int64(1))
         if chunk >= cuts.size - 1:
@@ -239,7 +301,8 @@ def _pull(  # type: ignore[no-untyped-def]
         rounded_max = 0.0
         weighed_max = 0.0
         rounded_sum = 0.0
-        if limits is not None:
+        now_now = now_before = now_older = before_before = before_older = older_older = 0.0
+        if is_last:
             flags[begin >> BLOCK_SHIFT : (end + BLOCK - 1) >> BLOCK_SHIFT] = np.uint8(0)
         even = 0.0
         odd = 0.0
@@ -255,20 +318,13 @@ def _pull(  # type: ignore[no-untyped-def]
                 continue
             y = value[v] * factor
             x = np.float64(rhs[v]) + (even + odd) * factor
+            r = x - y
             even = 0.0
             odd = 0.0
-            if limits is None:
-                value[v] = x
-                size += abs(x - y)
-                mass += x
-                degree = np.float64(out_degrees[v])
-                passed_on += x if degree > 0.0 else 0.0
-                next_shares[v] = x * (damping / degree)
-            else:
-                r = x - y
+            size += abs(r)
+            if is_last:
                 value[v] = y
                 residual[v] = r
-                size += abs(r)
                 total += r
                 negative -= min(y, 0.0)
                 rounded = (abs(y) + abs(r)) * (0.5 * np.float64(degrees[v]) + 10.0 + share_rounded)
@@ -280,11 +336,26 @@ def _pull(  # type: ignore[no-untyped-def]
                 flags[v >> BLOCK_SHIFT] |= np.uint8(is_over)
                 over += is_over
                 over_edges += is_over * np.int64(out_degrees[v])
+                continue
+            value[v] = x
+            mass += x
+            degree = np.float64(out_degrees[v])
+            passed_on += x if degree > 0.0 else 0.0
+            next_shares[v] = x * (damping / degree)
+            if is_kept:
+                kept[v] = x
+                change[v] = r
+                before = np.float64(change_before[v])
+                older = np.float64(change_older[v])
+                part = 1.0 / (1.0 + abs(x))
+                now_now += r * r * part
+                now_before += r * before * part
+                now_older += r * older * part
+                before_before += before * before * part
+                before_older += before * older * part
+                older_older += older * older * part
         sums[chunk, _SIZE] = size
-        if limits is None:
-            sums[chunk, _MASS] = mass
-            sums[chunk, _PASSED_ON] = passed_on
-        else:
+        if is_last:
             sums[chunk, _OVER] = over
             sums[chunk, _OVER_EDGES] = over_edges
             sums[chunk, _NEGATIVE] = negative
@@ -292,39 +363,188 @@ def _pull(  # type: ignore[no-untyped-def]
             sums[chunk, _WEIGHED_MAX] = weighed_max
             sums[chunk, _ROUNDED] = rounded_sum
             sums[chunk, _TOTAL] = total
+        else:
+            sums[chunk, _MASS] = mass
+            sums[chunk, _PASSED_ON] = passed_on
+            sums[chunk, _NOW_NOW] = now_now
+            sums[chunk, _NOW_BEFORE] = now_before
+            sums[chunk, _NOW_OLDER] = now_older
+            sums[chunk, _BEFORE_BEFORE] = before_before
+            sums[chunk, _BEFORE_OLDER] = before_older
+            sums[chunk, _OLDER_OLDER] = older_older
+
+
+@_inner
+def _mix(  # type: ignore[no-untyped-def]
+    thread, in_degrees, out_degrees, cuts, counter, damping, keeping, mixture, estimate, next_shares, past
+):
+    """A thread's part of what puts a mixture of the last three passes in the place of the last one."""
+    value = estimate.value
+    before = past.values[keeping.before]
+    older = past.values[keeping.older]
+    while True:
+        chunk = fetch_add(counter, 0, np.int64(1))
+        if chunk >= cuts.size - 1:
+            return
+        for v in range(cuts[chunk], cuts[chunk + 1]):
+            if in_degrees[v] == 0:
+                continue
+            x = value[v]
+            x -= mixture.before * (x - np.float64(before[v])) + mixture.older * (x - np.float64(older[v]))
+            value[v] = x
+            next_shares[v] = x * (damping / np.float64(out_degrees[v]))
 
 
 @_jit
-def _share_out_together(crew, *arguments):  # type: ignore[no-untyped-def]
-    share(crew, _share_out, arguments)
+def _mixture_of(sums):  # type: ignore[no-untyped-def]
+    """The mixture of the last passes that changes least, and by how much of the last change it does, squared.
+
+    That is the least-squares problem of Anderson's method by its normal equations, in two unknowns; a pass that is
+    given twice makes one. Squares of changes count in inverse proportion to what is changed.
+    """
+    now = sums[:, _NOW_NOW].sum()
+    by_before = now - sums[:, _NOW_BEFORE].sum()
+    by_older = now - sums[:, _NOW_OLDER].sum()
+    a = by_before - sums[:, _NOW_BEFORE].sum() + sums[:, _BEFORE_BEFORE].sum()
+    c = by_older - sums[:, _NOW_OLDER].sum() + sums[:, _OLDER_OLDER].sum()
+    b = by_before - sums[:, _NOW_OLDER].sum() + sums[:, _BEFORE_OLDER].sum()
+    before = by_before / a if a > 0.0 else 0.0
+    older = 0.0
+    determinant = a * c - b * b
+    if determinant > SINGULAR * a * c:
+        before = (c * by_before - b * by_older) / determinant
+        older = (a * by_older - b * by_before) / determinant
+    left = 1.0 - (before * by_before + older * by_older) / now if now > 0.0 else 1.0
+    if not abs(before) + abs(older) < MIXTURE_MAX:
+        return _Mixture(0.0, 0.0), 1.0
+    return _Mixture(before, older), left
 
 
 @_jit
-def _share_fixed_together(crew, *arguments):  # type: ignore[no-untyped-def]
-    share(crew, _share_fixed, arguments)
-
-
-@_jit
-def _pull_together(crew, *arguments):  # type: ignore[no-untyped-def]
-    share(crew, _pull, arguments)
+def _run(  # type: ignore[no-untyped-def]
+    crew,
+    rows,
+    out_degrees,
+    cuts,
+    damping,
+    limits,
+    size_max,
+    passes_min,
+    shrinks,
+    estimate,
+    room,
+    past,
+    share_rounded,
+    sums,
+):
+    """A sequence of passes, as ``Pulls.run`` has it: their number, whether any were kept, and what part of the
+    sizes of residuals the last one left."""
+    counter = np.zeros(1, np.int64)
+    shares, next_shares, fixed = room.shares, room.next_shares, room.fixed
+    in_degrees = rows.degrees
+    share(crew, _share_out, (in_degrees, out_degrees, cuts, counter, damping, estimate, shares, fixed, sums))
+    given = sums[:, _RESTARTS].sum() + damping * sums[:, _FIXED_MASS].sum()
+    masses = np.zeros((KEPT, 2))
+    mass, passed_on = sums[:, _MASS].sum(), sums[:, _PASSED_ON].sum()
+    size = sums[:, _SIZE].sum()
+    passes = np.int64(0)
+    keeps = shrinks > SLOW
+    slowest = shrinks if keeps else 0.0
+    expected = (slowest if keeps else min(shrinks, SHRINKS)) * size
+    known = np.int64(0)
+    stalls = np.int64(0)
+    while True:
+        passes += 1
+        is_last = passes >= passes_min and (stalls >= STALLS or not expected > size_max)
+        lost = mass - damping * passed_on
+        factor = given / lost if lost > 0.0 else 1.0
+        counter[0] = 0
+        share(crew, _share_fixed, (out_degrees, cuts, counter, factor, damping, estimate, shares, fixed, sums))
+        is_kept = keeps and not is_last
+        slot = passes % KEPT
+        before = (slot + 2) % KEPT if known > 0 else slot
+        older = (slot + 1) % KEPT if known > 1 else before
+        keeping = _Keeping(slot if is_kept else np.int64(-1), before, older)
+        counter[0] = 0
+        share(
+            crew,
+            _pull,
+            (
+                rows,
+                out_degrees,
+                cuts,
+                counter,
+                factor,
+                damping,
+                limits,
+                is_last,
+                keeping,
+                estimate,
+                shares,
+                next_shares,
+                past,
+                share_rounded,
+                sums,
+            ),
+        )
+        if is_last:
+            return passes, keeps, sums[:, _SIZE].sum() / size if size > 0.0 else shrinks
+        mass, passed_on = sums[:, _MASS].sum(), sums[:, _PASSED_ON].sum()
+        mixed_leaves = 1.0
+        if is_kept:
+            mixture, left = _mixture_of(sums)
+            masses[slot, 0], masses[slot, 1] = mass, passed_on
+            known = min(known + 1, np.int64(KEPT - 1))
+            if left < MIXED_LEAVES:
+                mixed_leaves = math.sqrt(max(0.0, left))
+                counter[0] = 0
+                arguments = (
+                    in_degrees,
+                    out_degrees,
+                    cuts,
+                    counter,
+                    damping,
+                    keeping,
+                    mixture,
+                    estimate,
+                    next_shares,
+                    past,
+                )
+                share(crew, _mix, arguments)
+                a, b = mixture
+                mass -= a * (mass - masses[before, 0]) + b * (mass - masses[older, 0])
+                passed_on -= a * (passed_on - masses[before, 1]) + b * (passed_on - masses[older, 1])
+        shares, next_shares = next_shares, shares
+        size_before, size = size, sums[:, _SIZE].sum()
+        if size_before > 0.0:
+            shrinks = size / size_before
+        stalls += np.int64(not shrinks < 1.0)
+        keeps = keeps or shrinks > SLOW
+        if keeps:
+            # A pass behind a mixture shrinks more, but the one behind that does not.
+            slowest = max(slowest, min(1.0, shrinks))
+            expected = slowest * mixed_leaves * size
+        else:
+            expected = min(shrinks, SHRINKS) * size
 
 
 class Pulls:
-    """Passes for one program: arrays that are made when needed (20 bytes a vertex)."""
+    """Passes for one program: arrays that are made when needed (20 bytes a vertex; where passes are kept, 68)."""
 
     def __init__(self, damping: float) -> None:
         self._damping = damping
-        self._shares = np.empty(0)
-        self._next = np.empty(0)
-        self._fixed = np.empty(0, np.uint32)
+        self._room = _Room(np.empty(0), np.empty(0), np.empty(0, np.uint32))
+        self._past = _Past(np.empty((KEPT, 0)), np.empty((KEPT, 0)))
+        self._keeps = False
+        self.shrinks = FIRST_SHRINKS
+        """What part of the sizes of residuals the last pass has left."""
         self._cuts = np.zeros(CHUNKS + 1, np.int64)
-        self._counter = np.zeros(1, np.int64)
         self._sums = np.zeros((CHUNKS, _COLUMNS))
         self._share_rounded = 0.0
 
     @property
     def memory_bytes(self) -> int:
-        return self._shares.nbytes + self._next.nbytes + self._fixed.nbytes
+        return sum(array.nbytes for array in (*self._room, *(self._past if self._keeps else ())))
 
     @property
     def edges(self) -> int:
@@ -388,56 +608,39 @@ class Pulls:
         """A sequence of passes; their number.
 
         ``residual`` then is that of ``value``, exactly, and blocks over the limits are flagged. Only the last pass
-        sees to that, so whether one is the last is guessed from the size before it; where passes shrink residuals
-        little, each is.
+        sees to that, so whether one is the last is guessed from the size before it.
         """
         if rows.counts.size << rows.leaf_shift < _ALONE:
             crew = Crew(1, crew.words)
-        self._begin(crew, rows, out_degrees, n, estimate, roughly=goal.roughly)
-        passes = 1
-        shrinks = FIRST_SHRINKS
-        while passes < goal.passes_min or (shrinks < SLOW and min(shrinks, SHRINKS) * self.size > goal.size_max):
-            size = self.size
-            self._pass(crew, rows, out_degrees, estimate, None)
-            self._shares, self._next = self._next, self._shares
-            shrinks = self.size / size if size > 0 else 1.0
-            passes += 1
-        self._pass(crew, rows, out_degrees, estimate, goal.limits)
-        return passes
-
-    def _begin(
-        self,
-        crew: Crew,
-        rows: RowView,
-        out_degrees: npt.NDArray[np.uint32],
-        n: int,
-        estimate: Estimate,
-        *,
-        roughly: bool,
-    ) -> None:
-        """Add residuals to values, and make shares of them."""
         capacity = estimate.value.size
-        kind = np.float32 if roughly else np.float64
-        if self._fixed.size < capacity:
-            self._fixed = np.empty(capacity, np.uint32)
-        if self._shares.size < capacity or self._shares.dtype != kind:
-            self._shares, self._next = np.empty(capacity, kind), np.empty(capacity, kind)
-        self._share_rounded = SHARE_ROUNDED if roughly else 0.0
+        kind: Any = np.float32 if goal.roughly else np.float64
+        if self._room.fixed.size < capacity or self._room.shares.dtype != kind:
+            shares, following = np.empty(capacity, kind), np.empty(capacity, kind)
+            self._room = _Room(shares, following, np.empty(capacity, np.uint32))
+            # Of memory that is touched only where passes are kept.
+            self._past = _Past(np.empty((KEPT, capacity), kind), np.empty((KEPT, capacity), kind))
+            self._keeps = False
+        self._share_rounded = SHARE_ROUNDED if goal.roughly else 0.0
         self._cut(rows, n)
         self._sums[:] = 0
-        self._counter[0] = 0
-        _share_out_together(
+        passes, keeps, self.shrinks = _run(
             crew,
-            rows.degrees,
+            rows,
             out_degrees,
             self._cuts,
-            self._counter,
             self._damping,
+            goal.limits,
+            goal.size_max,
+            goal.passes_min,
+            goal.shrinks,
             estimate,
-            self._shares,
-            self._fixed,
+            self._room,
+            self._past,
+            self._share_rounded,
             self._sums,
         )
+        self._keeps |= keeps
+        return int(passes)
 
     def _cut(self, rows: RowView, n: int) -> None:
         parts = CHUNKS // 2
@@ -445,39 +648,6 @@ class Pulls:
         cut(rows, n, by_edges)
         by_vertices = np.arange(parts) * n // parts // GRAIN * GRAIN
         self._cuts[:] = np.sort(np.concatenate([by_edges, by_vertices]))
-
-    def _pass(
-        self,
-        crew: Crew,
-        rows: RowView,
-        out_degrees: npt.NDArray[np.uint32],
-        estimate: Estimate,
-        limits: Limits | None,
-    ) -> None:
-        lost = self._sum(_MASS) - self._damping * self._sum(_PASSED_ON)
-        given = self._sum(_RESTARTS) + self._damping * self._sum(_FIXED_MASS)
-        factor = given / lost if lost > 0 else 1.0
-        cuts, counter, damping, shares, sums = self._cuts, self._counter, self._damping, self._shares, self._sums
-        counter[0] = 0
-        _share_fixed_together(
-            crew, out_degrees, cuts, counter, factor, damping, estimate, shares, self._fixed, sums
-        )
-        counter[0] = 0
-        _pull_together(
-            crew,
-            rows,
-            out_degrees,
-            cuts,
-            counter,
-            factor,
-            damping,
-            limits,
-            estimate,
-            shares,
-            self._next,
-            self._share_rounded,
-            sums,
-        )
 
     def _sum(self, column: int) -> float:
         return float(self._sums[:, column].sum())

@@ -68,7 +68,7 @@ class Following:
         if content["more"]:
             return None
         parts, self._parts = self._parts, []
-        change = _change(parts)
+        change = _change(parts, self._params["program"])
         if change.since is not None and self.epoch not in (None, change.since):
             raise Unavailable(f"changes since {change.since} came after those up to {self.epoch}")
         is_news = change.epoch != self.epoch or len(change.ids) > 0 or len(change.removed) > 0
@@ -76,7 +76,7 @@ class Following:
         return change if is_news else None
 
 
-def _change(parts: list[Mapping[str, Any]]) -> Change:
+def _change(parts: list[Mapping[str, Any]], program: str) -> Change:
     first = parts[0]
     since = first["since"]
     values = [masked(part["values"], part["null"]) for part in parts]
@@ -93,6 +93,7 @@ def _change(parts: list[Mapping[str, Any]]) -> Change:
         removed=_joined([part["removed"] for part in parts]),
         stale=first.get("stale"),
         saturated=saturated,
+        program=program,
     )
 
 

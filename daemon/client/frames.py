@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,6 +29,23 @@ def frame(columns: Mapping[str, Any], ids: Any = None) -> DataFrame:
 
     index = None if ids is None else pd.Index(_array(ids), name="vertex")
     return pd.DataFrame({name: _array(column) for name, column in columns.items()}, index=index)
+
+
+def frame_of_entries(content: Mapping[str, Any]) -> DataFrame:
+    """The entries of nested maps, a row each: the index ``entry`` names it, with dots where it is inside another;
+    ``value`` is as it came."""
+    import pandas as pd
+
+    entries = dict(_entries("", content))
+    return pd.Series(entries, pd.Index(list(entries), name="entry"), object).to_frame("value")
+
+
+def _entries(prefix: str, content: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in content.items():
+        if isinstance(value, Mapping) and value:
+            yield from _entries(f"{prefix}{name}.", value)
+        else:
+            yield f"{prefix}{name}", value
 
 
 def _array(column: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -327,7 +328,7 @@ class Requests:
         timeout_ms: int | None = None,
     ) -> Call[Edges]:
         """The edges from any of ``src`` to any of ``dst``, up to ``limit`` (1000)."""
-        params = {"src": _wire_vertices(src), "dst": _wire_vertices(dst), "limit": limit}
+        params = {"src": _wire_vertices(src, "src"), "dst": _wire_vertices(dst, "dst"), "limit": limit}
         return _call("cross_edges", params, _decode_edges, min_offsets, timeout_ms)
 
     @ClientMethod
@@ -378,12 +379,13 @@ class Requests:
         def decode(result: Mapping[str, Any]) -> EdgeFlags:
             return EdgeFlags(*_stamp(result), exists=unpack_column(result["exists"]), src=src, dst=dst)
 
-        params = {"src": _wire_vertices(src), "dst": _wire_vertices(dst)}
+        params = {"src": _wire_vertices(src, "src"), "dst": _wire_vertices(dst, "dst")}
         return _call("has_edge", params, decode, min_offsets, timeout_ms)
 
     @ClientMethod
     def compute(
         self,
+        /,
         program: str,
         parameters: Mapping[str, Any] | None = None,
         *,
@@ -392,11 +394,13 @@ class Requests:
         order: str = "desc",
         min_offsets: WireOffsets | None = None,
         timeout_ms: int | None = None,
+        **named: Any,
     ) -> Call[Computed]:
         """Run a program (its name, such as ``"bfs"``) once, from scratch, on one epoch, beside the stream.
 
-        ``parameters``: the program's own. Values are given for ``vertices``, or for the ``top`` ones by ``order``
-        (``"asc"``: smallest first), or for none, and then there are its scalars.
+        ``parameters``: the program's own, which may be given by name, too (``source=7``). Values are given for
+        ``vertices``, or for the ``top`` ones by ``order`` (``"asc"``: smallest first), or for none, and then there
+        are its scalars.
 
         Raises:
             RequestError: the program or a parameter is wrong.
@@ -408,22 +412,24 @@ class Requests:
             "top": top,
             "order": None if top is None else order,
         }
-        params = {"program": program, "parameters": _plain(parameters), **asked}
-        return _call("compute", params, partial(_decode_computed, vertices), min_offsets, timeout_ms)
+        params = {"program": program, "parameters": _of_program(parameters, named), **asked}
+        return _call("compute", params, partial(_decode_computed, program, vertices), min_offsets, timeout_ms)
 
     @ClientMethod
     def keep(
         self,
+        /,
         program: str,
         parameters: Mapping[str, Any] | None = None,
         *,
         id: str | None = None,
         min_offsets: WireOffsets | None = None,
         timeout_ms: int | None = None,
+        **named: Any,
     ) -> Call[Kept]:
         """Keep a program (its name) up to date from now on, also after restarts, until ``drop``.
 
-        ``parameters``: the program's own. ``id``: what other requests call it; by default the name with the
+        ``parameters``: as those of ``compute``. ``id``: what other requests call it; by default the name with the
         parameters, ``"bfs(1)"``. It is computed beside the stream: ``programs`` shows when it is ``"fresh"``.
 
         Raises:
@@ -431,7 +437,7 @@ class Requests:
             LimitExceeded: there are as many as may be.
             Unauthorized: a token is asked for from those who want to change something.
         """
-        params = {"program": program, "parameters": _plain(parameters), "id": id}
+        params = {"program": program, "parameters": _of_program(parameters, named), "id": id}
         return _once(_call("keep", params, _decode_kept, min_offsets, timeout_ms))
 
     @ClientMethod
@@ -574,8 +580,14 @@ class Requests:
     # -- what goes wrong on the way ---------------------------------------------------------------------------
 
     def _no_connection(self, error: OSError) -> Unavailable:
-        nobody = isinstance(error, (ConnectionRefusedError, FileNotFoundError))
-        what = f"{error.strerror or str(error) or 'timed out'}{'; no daemon listens there' if nobody else ''}"
+        what = error.strerror or str(error) or "timed out"
+        if isinstance(error, (ConnectionRefusedError, FileNotFoundError)):
+            what += "; no daemon listens there"
+        elif isinstance(error, ssl.SSLError) and error.reason in _PLAIN_TEXT:
+            what = "no TLS is spoken there: leave ssl_context out, or name the address that speaks it"
+        elif error.errno is None and "AF_UNIX" in what:  # Python's own
+            n = len(os.fsencode(str(self._address).removeprefix("unix:")))
+            what = f"its path has {n} bytes, and that of a Unix socket about a hundred at most: name a shorter one"
         return Unavailable(f"cannot connect to {self._address}: {what}")
 
     def _no_answer(self) -> TimedOut:
@@ -618,25 +630,32 @@ def _get_params(program: str | list[str], vertices: VertexIds, parents: bool) ->
     return {"program": program, "vertices": _wire_vertices(vertices), "parents": parents or None}
 
 
-def _plain(parameters: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    return None if parameters is None else dict(parameters)
+def _of_program(parameters: Mapping[str, Any] | None, named: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The parameters of a program, as a map, by name, or both."""
+    if not isinstance(parameters, Mapping | None):
+        raise TypeError(f"parameters must be a map, such as {{'source': 7}}, not {parameters!r}")
+    if twice := sorted((parameters or {}).keys() & named.keys()):
+        raise TypeError(f"{', '.join(twice)} given twice: in parameters, and by name")
+    return {**(parameters or {}), **named} or None
 
 
 def _stamp(result: Mapping[str, Any]) -> tuple[tuple[int, int], WireOffsets]:
     return (result["epoch"][0], result["epoch"][1]), result["offsets"]
 
 
+_PLAIN_TEXT = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
+"""What OpenSSL calls an answer that is no TLS, by its version and by what the answer begins with."""
 NO_INT64 = "an id is not a 64-bit signed integer"
 TIMEOUT_S_MAX = 2_000_000
 """Three weeks: to a socket it is a 32-bit number of milliseconds, which would begin anew."""
 
 
-def _wire_vertices(vertices: VertexIds) -> Any:
-    """Ids for a request: integers as the bytes of a column, strings as an array."""
+def _wire_vertices(vertices: VertexIds, name: str = "vertices") -> Any:
+    """Ids for a request: integers as the bytes of a column, strings as an array. ``name``: of the parameter."""
     if isinstance(vertices, str | bytes):  # whose letters would be taken for ids
-        raise TypeError(f"vertices must be a list of ids, not the text {vertices!r}")
+        raise TypeError(f"{name} must be a list of ids, not the text {vertices!r}")
     if not hasattr(vertices, "__len__") or getattr(vertices, "ndim", 1) != 1:
-        raise TypeError(f"vertices must be a list of ids, not {vertices!r}")
+        raise TypeError(f"{name} must be a list of ids, not {vertices!r}")
     if len(vertices) == 0:
         return b""
     if isinstance(vertices, np.ndarray) and vertices.dtype.kind in "iu":
@@ -686,7 +705,7 @@ def _values(result: Mapping[str, Any], answer: Mapping[str, Any], program: str, 
     )
 
 
-def _decode_computed(vertices: VertexIds | None, result: Mapping[str, Any]) -> Computed:
+def _decode_computed(program: str, vertices: VertexIds | None, result: Mapping[str, Any]) -> Computed:
     ids, values, saturated = result.get("ids"), result.get("values"), result.get("saturated")
     found = None if values is None else masked(values, result.get("null"))
     return Computed(
@@ -698,6 +717,7 @@ def _decode_computed(vertices: VertexIds | None, result: Mapping[str, Any]) -> C
         error_bound=result["error_bound"],
         seconds=result["seconds"],
         saturated=None if saturated is None or found is None else unpack_bitmap(saturated, found.size),
+        program=program,
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from .frames import frame
+from .frames import frame, frame_of_entries
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -266,10 +266,11 @@ class Change(Result):
     removed: Ids
     stale: Mapping[str, Any] | None = None
     saturated: npt.NDArray[np.bool_] | None = None
+    program: str = "values"
 
     def to_frame(self) -> DataFrame:
-        """By vertex: ``values``; those that are ``removed`` are not here."""
-        return frame({"values": self.values}, self.ids)
+        """By vertex: the program's values; those that are ``removed`` are not here."""
+        return frame({self.program: self.values}, self.ids)
 
     @property
     def is_snapshot(self) -> bool:
@@ -299,12 +300,13 @@ class Computed(Result):
     error_bound: float | None
     seconds: float
     saturated: npt.NDArray[np.bool_] | None = None
+    program: str = "values"
 
     def to_frame(self) -> DataFrame:
-        """By vertex, in the order of what was asked for or the best one first: ``values``."""
+        """By vertex, in the order of what was asked for or the best one first: the program's values."""
         if self.values is None or self.ids is None:
             return frame({})
-        return frame({"values": self.values}, _index(self.ids))
+        return frame({self.program: self.values}, _index(self.ids))
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,6 +331,10 @@ class Info(Result, Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self.content)
+
+    def to_frame(self) -> DataFrame:
+        """A row for each ``entry``, its ``value`` as it came; names of entries inside others have dots."""
+        return frame_of_entries(self.content)
 
 
 def _columns(program: str, values: Values) -> dict[str, Any]:

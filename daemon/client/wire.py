@@ -394,7 +394,8 @@ def _decode_bounded(frame: Frame, items_max: int) -> Any:
             return msgpack.unpackb(frame, strict_map_key=False, max_ext_len=0)
         return _decode_counting(frame, items_max)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise RequestError(f"a request cannot be decoded: {error}") from None
+        what = "it holds an extension type" if "max_ext_len" in str(error) else error
+        raise RequestError(f"a request cannot be decoded: {what}") from None
 
 
 def _decode_counting(frame: Frame, items_max: int) -> Any:
@@ -452,6 +453,7 @@ class Notification:
 
 
 _HTTP = b"HTTP/"
+_TLS_ALERT = b"\x15\x03"
 
 
 class ClientCore:
@@ -491,6 +493,8 @@ class ClientCore:
                 "an HTTP server answers there; this client needs an address of server.listen (by default "
                 "tcp://HOST:7420), not one of server.http or metrics.listen"
             )
+        if self._began.startswith(_TLS_ALERT):
+            raise ConnectionError("TLS is spoken there: this client needs an ssl_context")
         try:
             self._unpacker.feed(data)
             messages = list(self._unpacker)

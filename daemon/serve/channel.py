@@ -39,6 +39,8 @@ class Channel(asyncio.Protocol, ABC):
         self._limits = serving.limits
         self._guest = guest
         self.token: object = None
+        self.refusal: GraphtideError | None = None
+        """Why it is ended as soon as something comes."""
         self._transport: asyncio.Transport
         self.is_made = False
         self._poll: select.poll | None = None
@@ -99,6 +101,10 @@ class Channel(asyncio.Protocol, ABC):
     @abstractmethod
     def _send_error(self, msgid: int, error: GraphtideError) -> None:
         """Send an error as the answer to a request."""
+
+    @abstractmethod
+    def lacks_tls(self, first: bytes) -> GraphtideError:
+        """The error for a client that speaks plain text where TLS is spoken, by the first bytes that it sent."""
 
     @abstractmethod
     def _last_words(self, error: GraphtideError) -> bytes:

@@ -51,9 +51,11 @@ class Connection(Channel):
     def data_received(self, data: bytes) -> None:
         if self._closing:
             return
+        if self.refusal is not None:
+            self._end(self.refusal)
+            return
         if not self._guest.is_in and not self._frames.buffered_bytes and _HTTP.match(data):
-            self._is_http = True
-            self._fail(RequestError("HTTP is spoken at the addresses of server.http (default: none), not here"))
+            self._fail(self._no_http())
             return
         try:
             self._frames.feed(data)
@@ -62,6 +64,11 @@ class Connection(Channel):
             return
         if not self._continuing:
             self._answer_waiting()
+
+    def _no_http(self) -> RequestError:
+        """It hears that over HTTP, which it speaks."""
+        self._is_http = True
+        return RequestError("HTTP is spoken at the addresses of server.http (default: none), not here")
 
     def _answer_waiting(self) -> None:
         self._continuing = False
@@ -152,6 +159,11 @@ class Connection(Channel):
 
     def _send_error(self, msgid: int, error: GraphtideError) -> None:
         self._write(encode_error(msgid, error))
+
+    def lacks_tls(self, first: bytes) -> GraphtideError:
+        if _HTTP.match(first):
+            return self._no_http()
+        return RequestError("TLS is spoken here, and nothing else: graphtide's clients need an ssl_context for it")
 
     def _last_words(self, error: GraphtideError) -> bytes:
         if self._is_http:

@@ -45,6 +45,10 @@ HASTE_SWITCH_SECONDS = 0.0002
 """So long may other threads keep the interpreter from those that answer here, which let it go again and again."""
 HASTE_SECONDS = 0.05
 """So long after the last request came that is so, at least."""
+_NO_HTTP = (
+    b"HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\n\r\n"
+    b"this is no HTTP; queries are answered at the addresses of server.listen\n"
+)
 _STRANGE = re.compile("escaping=(dots|values)")
 
 
@@ -78,6 +82,13 @@ class _Handler(WSGIRequestHandler):
     timeout = TIMEOUT_SECONDS
     wbufsize = 1 << 16
     """An answer is one write: after each, the interpreter's lock is another thread's for a while."""
+
+    def handle(self) -> None:
+        first = self.rfile.peek(1)[:1]  # type: ignore[attr-defined]
+        if first and not first.isalpha():  # it would be waited for until a line ends
+            self.wfile.write(_NO_HTTP)
+        else:
+            super().handle()
 
     def get_environ(self) -> WSGIEnvironment:
         assert isinstance(self.server, _Server)

@@ -43,14 +43,14 @@ def with_columns(params: Mapping[str, Any], serving: Serving) -> dict[str, Any]:
 
 
 class Params:
-    """The parameters of one request. Each is taken once; what nobody took is refused.
+    """The parameters of one request. Each is taken once; what nobody took is refused. None is as good as absent.
 
     ``asker``: whose request it is; ``deadline``: the time (of ``time.monotonic``) until which it may wait;
     ``min_offsets``: what the epoch must cover that answers it.
     """
 
     def __init__(self, given: Mapping[str, Any], asker: Asker) -> None:
-        self._given = dict(given)
+        self._given = {name: value for name, value in given.items() if value is not None}
         self._known: list[str] = []
         self.asker = asker
         self.deadline = 0.0

@@ -53,6 +53,9 @@ log = logging.getLogger(__name__)
 ACCEPT_AGAIN_SECONDS = 0.1
 SHUTDOWN_SECONDS_MAX = 2.0
 """How long a client may take to end TLS."""
+FIRST_BYTES = 24
+"""So many tell TLS from what clients may speak in plain text."""
+_TLS_HANDSHAKE = 0x16
 SWITCH_SECONDS = 0.0005
 """How long a worker thread may hold the interpreter while the event loop waits for it."""
 
@@ -157,15 +160,19 @@ async def _greet(serving: Serving, door: Door, client: socket.socket, address: A
         admission.leave(guest)
         client.close()
         return
-    if door.tls:
-        options = {
-            "ssl": admission.tls,
-            "ssl_handshake_timeout": serving.limits.hello_seconds_max,
-            "ssl_shutdown_timeout": SHUTDOWN_SECONDS_MAX,
-        }
     try:
         if tcp:
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        first = await _first_bytes(client) if door.tls else b""
+        if first and first[0] != _TLS_HANDSHAKE:
+            admission.refuse(guest, "tls")
+            connection.refusal = connection.lacks_tls(first)
+        elif door.tls:
+            options = {
+                "ssl": admission.tls,
+                "ssl_handshake_timeout": serving.limits.hello_seconds_max,
+                "ssl_shutdown_timeout": SHUTDOWN_SECONDS_MAX,
+            }
         await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, client, **options)
     except OSError:  # ssl.SSLError among them
         admission.refuse(guest, "tls")
@@ -173,6 +180,21 @@ async def _greet(serving: Serving, door: Door, client: socket.socket, address: A
         if not connection.is_made:
             admission.leave(guest)
             client.close()
+
+
+async def _first_bytes(client: socket.socket) -> bytes:
+    """The first bytes that a client sends, once there are any, left for who reads them; none where it hangs up.
+
+    Raises:
+        OSError: the connection broke.
+    """
+    loop, came = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(client.fileno(), came.set)
+    try:
+        await came.wait()
+    finally:
+        loop.remove_reader(client.fileno())
+    return client.recv(FIRST_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT)
 
 
 def _load_kernels(id_kind: Literal["int", "string"]) -> None:

@@ -484,7 +484,8 @@ class Serving:
         strange = {partition: offset for partition, offset in missing.items() if partition not in reached}
         if len(strange) > STRANGE_MAX:
             raise LimitExceeded(
-                f"min_offsets names {len(strange)} places that no epoch does; at most {STRANGE_MAX}"
+                f"min_offsets names {len(strange)} places that no epoch does; at most {STRANGE_MAX}",
+                {"parameter": "min_offsets"},
             )
         if strange:
             patience = max(deadline, time.monotonic() + ENGINE_PATIENCE_S)
@@ -495,7 +496,7 @@ class Serving:
             if unknown:
                 raise RequestError(
                     f"min_offsets names what is not read: {', '.join(unknown[:NAMED_MAX])}",
-                    {"unknown": unknown[:NAMED_MAX]},
+                    {"unknown": unknown[:NAMED_MAX], "parameter": "min_offsets"},
                 )
             missing = {p: offset for p, offset in missing.items() if standing.get(p) != "covered"}
         return missing

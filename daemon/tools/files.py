@@ -441,7 +441,10 @@ def _table(
     except Bad as bad:
         detail = f"{path}: {bad.detail}{_advice_on_column(bad.detail, accepts)}"
         raise BadInput(detail, {"reason": bad.reason.value}) from None
-    except pa.ArrowException as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        # PyArrow has no word of its own for damage: it is an OSError without a number, or a name of no text.
         form = "Arrow" if path.suffix in tables.ARROW else "Parquet"
         raise BadInput(f"{path} is no {form} that can be read: {str(error)[:200]}") from None
 

@@ -292,7 +292,7 @@ class PackedMemoryArray:
                 now.slots, now.rows, work.updates, parts, written.lists, shortened, columns, told, self._crew
             )
         elif now.migrating and written.n_windows:
-            now.view_leaves(now.layout.n_leaves, written.stretch_begin, written.stretch_end)
+            now.stretch_at(written.stretch_begin, written.stretch_end)
         now.n_edges = n_edges
         if other is not None and layout.n_leaves < n_leaves_before:
             now.move_to(other, layout.n_leaves)
@@ -365,7 +365,7 @@ class PackedMemoryArray:
             migration.counted(n_updates, did.n_more_left)
             in_use = migration.watch(did.signs, n_updates)
             if did.moved and now.migrating:
-                now.view_leaves(now.layout.n_leaves, did.stretch_begin, did.stretch_end)
+                now.stretch_at(did.stretch_begin, did.stretch_end)
         now.n_edges += n_more
         if n_more >= 0 and (did is None or not now.migrating):
             return 0

@@ -36,6 +36,14 @@ class Contents:
         """Go on with so many leaves of the memory; those from ``begin`` to ``end``, if any, are a stretch."""
         self.slots = self.memory.slots(n_leaves, (begin, end) if begin < end else None)
 
+    def stretch_at(self, begin: int, end: int) -> None:
+        """Go on with the same leaves and the stretch where a batch left it.
+
+        Mostly it is where it was: then the slots stay the same object, and what was made of them stays good.
+        """
+        if (begin, end) != (self.slots.stretch_begin, self.slots.stretch_end):
+            self.view_leaves(self.layout.n_leaves, begin, end)
+
     def vacate(self, n_leaves: int, n_leaves_before: int) -> None:
         """The pages behind ``n_leaves`` of so many leaves are about to go."""
         if self.memory.reservation is not None:

@@ -76,6 +76,9 @@ class HttpConnection(Channel):
     def data_received(self, data: bytes) -> None:
         if self._closing:
             return
+        if self.refusal is not None:
+            self._turn_away(Refused(400, self.refusal))
+            return
         self._unparsed += data
         if self._busy:
             self._pause(True)
@@ -293,6 +296,9 @@ class HttpConnection(Channel):
     def _send_error(self, msgid: int, error: GraphtideError) -> None:
         self._serving.http_requests += 1
         self._respond(status_of(error), encode_error(error), headers=_more_headers(error))
+
+    def lacks_tls(self, first: bytes) -> GraphtideError:
+        return RequestError("HTTPS is spoken here, and nothing else: ask for https://")
 
     def _last_words(self, error: GraphtideError) -> bytes:
         status = 408 if isinstance(error, TimedOut) else status_of(error)

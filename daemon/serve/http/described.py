@@ -48,12 +48,16 @@ def described(method: str) -> Described | None:
         return None
     function = getattr(Client, name)
     signature = inspect.signature(function)
-    given = [_parameter(one) for one in signature.parameters.values() if one.name not in OF_CLIENTS]
+    given = [_parameter(one) for one in signature.parameters.values() if _is_of_request(one)]
     parameters = tuple(one for one in given if one.kind != FURTHER)
     named = [vars(results).get(name.strip()) for name in _names(str(signature.return_annotation))]
     answers = tuple(kind for kind in named if isinstance(kind, type) and issubclass(kind, results.Result))
     summary = (inspect.getdoc(function) or "").partition("\n\n")[0].replace("\n", " ").replace("``", "`")
     return Described(summary, parameters, answers, len(parameters) < len(given))
+
+
+def _is_of_request(one: inspect.Parameter) -> bool:
+    return one.name not in OF_CLIENTS and one.kind is not one.VAR_KEYWORD  # those of a program, by name
 
 
 def _parameter(given: inspect.Parameter) -> Parameter:

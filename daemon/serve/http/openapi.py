@@ -57,6 +57,8 @@ FIELDS: dict[str, Schema] = {
 CLIENTS_OWN: dict[str, frozenset[str]] = {
     "Values": frozenset({"program", "ids"}),
     "Top": frozenset({"program"}),
+    "Change": frozenset({"program"}),
+    "Computed": frozenset({"program"}),
     "Degree": frozenset({"ids"}),
     "EdgeFlags": frozenset({"src", "dst"}),
 }

@@ -29,6 +29,7 @@ STATUSES = {
     "unknown-vertex": 404,
     "limit-exceeded": 413,
     "unavailable": 503,
+    "not-written": 503,
     "timeout": 504,
 }
 """By the code of an error; any other one is 500."""

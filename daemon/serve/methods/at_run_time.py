@@ -88,5 +88,6 @@ def _given(kind: str, params: Params, *taken: str) -> dict[str, Any]:
     try:
         registry.parse_parameters(kind, given, beside=(*taken, "min_offsets", "timeout_ms"))
     except ProgramError as error:
-        raise RequestError(str(error)) from error
+        detail = {} if error.parameter is None else {"parameter": error.parameter}
+        raise RequestError(str(error), detail) from error
     return given

@@ -30,7 +30,7 @@ async def component(serving: Serving, params: Params) -> Reply:
 
     def read(snapshot: Snapshot) -> Reply:
         result = _grouping(serving, snapshot, given)
-        dense = known_vertex(serving, snapshot, vertex)
+        dense = known_vertex(serving, snapshot, vertex, "vertex")
         n = result.published.n_vertices
         if not result.knows(np.array([dense], np.uint32))[0]:
             raise UnknownVertex(f"vertex {one_id(vertex)!r} is newer than these results", staleness(result))

@@ -6,7 +6,7 @@ from typing import Any
 
 from ....compute.program import Published
 from ....gpma.edges import NO_VERTEX
-from ....gpma.index.ids import IdColumn, StringColumn
+from ....gpma.index.ids import MAX_STRING_ID_BYTES, IdColumn, StringColumn
 from ...errors import Unavailable, UnknownProgram, UnknownVertex
 from ..results import ProgramResults, Snapshot
 from ..serving import Reply, Serving
@@ -40,21 +40,24 @@ def program_of(snapshot: Snapshot, id: str) -> ProgramResults:
     return found
 
 
-def known_vertex(serving: Serving, snapshot: Snapshot, ids: IdColumn) -> int:
-    """The dense id of the vertex in a column of one.
+def known_vertex(serving: Serving, snapshot: Snapshot, ids: IdColumn, name: str) -> int:
+    """The dense id of the vertex in a column of one, of the parameter ``name``.
 
     Raises:
         UnknownVertex: an epoch has no such vertex.
     """
     dense = int(serving.lookup_in(snapshot, ids)[0])
     if dense == NO_VERTEX:
-        raise unknown_vertex(ids)
+        raise unknown_vertex(ids, name)
     return dense
 
 
-def unknown_vertex(ids: IdColumn) -> UnknownVertex:
-    """The error about the vertex in a column of one."""
-    return UnknownVertex(f"vertex {one_id(ids)!r} is unknown", {"vertex": one_id(ids)})
+def unknown_vertex(ids: IdColumn, name: str = "vertex") -> UnknownVertex:
+    """The error about the vertex in a column of one, of the parameter ``name``."""
+    id = one_id(ids)
+    if isinstance(id, str) and len(id) > MAX_STRING_ID_BYTES:  # which no vertex can have
+        id = f"{id[:MAX_STRING_ID_BYTES]}..."
+    return UnknownVertex(f"vertex {id!r} is unknown", {"vertex": id, "parameter": name})
 
 
 def copy_of(result: ProgramResults) -> Published:

@@ -66,7 +66,7 @@ def _follow(serving: Serving, id: str, target: IdColumn) -> tuple[Snapshot, Vert
         kind = serving.program_class(result.kind)
         if not kind.has_parents:
             raise NotSupported(f"programs of kind {result.kind} keep no parents")
-        dense = known_vertex(serving, snapshot, target)
+        dense = known_vertex(serving, snapshot, target, "target")
         if not result.knows(np.array([dense], np.uint32))[0]:
             return snapshot, [], True, None, result
         answer = kind.read(result.published, np.array([dense], np.uint32))

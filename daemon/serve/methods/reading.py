@@ -33,7 +33,11 @@ def get(serving: Serving, params: Params) -> Outcome:
             "program", PROGRAM_MISSING if named is None else "must be the id of a program, or an array of them"
         )
     if len(ids) * len(programs) > serving.limits.vertices_max:
-        raise LimitExceeded(f"vertices times programs are more than {serving.limits.vertices_max}")
+        limit = serving.limits.vertices_max
+        raise LimitExceeded(
+            f"{len(ids)} vertices times {len(programs)} programs are more than {limit}",
+            {"vertices_max": limit, "parameter": "vertices"},
+        )
 
     def read(snapshot: Snapshot) -> Reply:
         dense = serving.lookup_in(snapshot, ids)
