@@ -45,7 +45,7 @@ from .flags import (
     trust_of,
     with_homes,
 )
-from .os_errors import no_thread, require_address_space, require_compiler, why
+from .os_errors import no_thread, require_address_space, require_compiler, require_descriptors, why
 from .state_commands import EXPORT_EPILOG, checkpoint_app, export
 
 if TYPE_CHECKING:
@@ -281,6 +281,7 @@ def run(
     # One thread for linear algebra, which is never done here: what has other threads could not be forked below.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     require_address_space(threads=1)
+    require_descriptors()
     require_compiler()
     with _loading():
         loaded = _load(config, flags)

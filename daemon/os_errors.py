@@ -16,6 +16,9 @@ SOCKET_PATH_BYTES = 107
 ADDRESS_SPACE_MIN, BESIDE_THREADS = 640 << 20, 384 << 20
 """What loading takes, and what a start without a graph takes beside its team's threads, as measured with 1 to 64
 of them. With less a daemon may not come up: libraries that get none fail in many ways, or wait for it for ever."""
+DESCRIPTORS_MIN = 64
+"""A daemon with one door and a spool served with 34 and did not with 30; clients, files and Kafka take more. Where
+some are lacking, query servers may come and go for ever, none of which serves."""
 _STACK_BYTES, _ARENA_BYTES, _ARENAS_PER_CORE = 8 << 20, 64 << 20, 8
 """Of a thread: its stack, unless ``ulimit -s`` says something else, and what the C library reserves for it to take
 memory from, up to so many times a core."""
@@ -38,6 +41,20 @@ def require_address_space(threads: int) -> None:
             f"this process may have {limit} bytes of address space (ulimit -v), and a start with "
             f"compute.threads = {threads} takes about {needed} without a graph: let it be unlimited, and limit "
             f"memory by a control group"
+        )
+
+
+def require_descriptors() -> None:
+    """For who is about to start a daemon.
+
+    Raises:
+        ConfigError: a limit of this process leaves too few; another start would find no more.
+    """
+    limit = _limit(resource.RLIMIT_NOFILE)
+    if limit is not None and limit < DESCRIPTORS_MIN:
+        raise ConfigError(
+            f"this process may have {limit} open files (ulimit -n), and a start takes at least {DESCRIPTORS_MIN}, "
+            f"with a few for clients: let it be 1024 or more"
         )
 
 

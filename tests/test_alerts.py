@@ -116,11 +116,23 @@ def named(name: str) -> str:
         ({MARGIN: "5x5 -1x195"}, "7m", "GraphtideRetentionNear"),
         ({MARGIN: "0x5" + " NaN" * 20}, "20m", None),
         # The log's beginning comes near, and no checkpoint moves away from it; one does; nothing happens; a spool.
-        ({MARGIN: "9999-99x200", WROTE: "3x200", EPOCHS: "0+9x200"}, "62m", "GraphtideRetentionNear"),
-        ({MARGIN: "9999-99x200", WROTE: "3+1x200", EPOCHS: "0+9x200"}, "62m", None),
-        ({MARGIN: "9999-99x200", WROTE: "3x200", EPOCHS: "9x200"}, "62m", None),
-        ({MARGIN: "9999-1x200", WROTE: "3x200", EPOCHS: "0+9x200"}, "62m", None),
-        ({MARGIN: "Inf" + " Inf" * 90, WROTE: "3x200", EPOCHS: "0+9x200"}, "62m", None),
+        (
+            {MARGIN: "9999-99x200", WROTE: "3x200", STARTED: "0x200", EPOCHS: "0+9x200"},
+            "62m",
+            "GraphtideRetentionNear",
+        ),
+        ({MARGIN: "9999-99x200", WROTE: "3+1x200", STARTED: "0x200", EPOCHS: "0+9x200"}, "62m", None),
+        ({MARGIN: "9999-99x200", WROTE: "3x200", STARTED: "0x200", EPOCHS: "9x200"}, "62m", None),
+        ({MARGIN: "9999-1x200", WROTE: "3x200", STARTED: "0x200", EPOCHS: "0+9x200"}, "62m", None),
+        ({MARGIN: "Inf" + " Inf" * 90, WROTE: "3x200", STARTED: "0x200", EPOCHS: "0+9x200"}, "62m", None),
+        # A segment is deleted before the first checkpoint of a process, which is the first or another one.
+        ({MARGIN: "9999x2 5000x198", WROTE: "0x5 1x195", STARTED: "0x200", EPOCHS: "0+9x200"}, "4m", None),
+        (
+            {MARGIN: "_x20 9999x2 5000x98", WROTE: "5x10 _x10 0x5 1x95", STARTED: "1x10 _x10 1200x100"}
+            | {EPOCHS: "0+9x10 _x10 0+9x100"},
+            "24m",
+            None,
+        ),
         ({MEMORY: "0x5 1x195"}, "8m", "GraphtideWaitsForMemory"),
         ({MEMORY: "0x5 1 0x195"}, "8m", None),
         ({"graphtide_ingest_waiting": "0x5 1x195"}, "9m", "GraphtideIngestWaiting"),

@@ -452,7 +452,7 @@ def test_one_that_takes_long_stops_nobody_and_joins_with_all_that_changed(
     assert client.keep("waits", {"gate": str(gate)}, id="slow").state == "computing"
     until(lambda: has_begun(gate))
     shown = client.programs()
-    assert shown["programs"]["slow"]["state"] == "computing"
+    assert shown["programs"]["slow"]["state"] == "computing" and shown["programs"]["slow"]["scalars"] == {}
     with pytest.raises(Unavailable, match="no results yet"):
         client.get("slow", IDS)
     assert "slow" not in client.call("hello")["programs"]

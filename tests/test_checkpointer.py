@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ from graphtide.gpma.host import snapshot
 from graphtide.gpma.host.snapshot import EdgeCopy
 from graphtide.gpma.index.vertex_index import VertexIndex
 from graphtide.ops.metrics import Metrics
-from graphtide.partition.graph import Graph
+from graphtide.partition.graph import Graph, RowsLost
 
 P = Partition("t", 0)
 VERTICES = 200
@@ -387,6 +387,43 @@ def test_a_program_whose_state_cannot_be_saved_is_left_out_and_harms_no_other(
     newest = stream.store.newest_good()
     assert newest is not None
     stream.check(newest)
+
+
+@pytest.mark.parametrize("method", ["state", "state_sizes"])
+def test_a_program_that_finds_no_memory_for_its_state_has_the_checkpoint_put_off(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, method: str
+) -> None:
+    def no_memory() -> NoReturn:
+        raise MemoryError("no room for a state")
+
+    ranks = next(program for program in stream.engine.programs if program.id == "pagerank")
+    with monkeypatch.context() as patch:
+        patch.setattr(ranks, method, no_memory)
+        stream.epoch()
+        stream.checkpoints.step()
+        stream.checkpoints._complete()
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert "is put off" in told and "no room for a state" in told
+    stream.checkpoints.close()
+    newest = stream.store.newest_good()
+    assert newest is not None and newest.programs.keys() == SPECS.keys()
+    stream.check(newest)
+
+
+def test_rows_that_are_lost_are_no_mistake_of_a_program(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its state may be on the device with which they went: all starts again, from the checkpoint before."""
+
+    def lost() -> NoReturn:
+        raise RowsLost("with their device")
+
+    ranks = next(program for program in stream.engine.programs if program.id == "pagerank")
+    monkeypatch.setattr(ranks, "state", lost)
+    stream.epoch()
+    with pytest.raises(RowsLost):
+        stream.checkpoints.step()
+    assert not caplog.records
 
 
 def test_without_a_thread_the_stream_goes_on(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ from waiting import until
 from graphtide.daemon import errors
 from graphtide.daemon.client import AsyncClient, Client, Info, addresses, requests, wire
 from graphtide.daemon.client.calls import ClientMethod, ClientMethodOfTwoForms
+from graphtide.daemon.client.frames import frame
 from graphtide.daemon.client.requests import Requests
 
 CLOSE = object()
@@ -907,3 +908,9 @@ def test_ids_that_would_silently_be_others_are_refused() -> None:
     with pytest.raises(errors.RequestError):
         requests._wire_vertices(np.array([2**63], ">u8"))
     assert requests._wire_vertices(np.array([2**63 - 1], np.uint64)) == (2**63 - 1).to_bytes(8, "little")
+
+
+def test_frames_say_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)  # as if it were not there
+    with pytest.raises(ModuleNotFoundError, match="pip install pandas"):
+        frame({"degree": np.array([1, 2])})

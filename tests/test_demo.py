@@ -14,6 +14,7 @@ import pytest
 from graphtide.daemon.errors import ConfigError, NotWritten
 from graphtide.daemon.tools import demo, verify
 from graphtide.daemon.tools.demo import DemoFailed, make_stream, run_demo
+from graphtide.daemon.tools.files import BadInput
 from graphtide.gpma.edges import Op
 
 
@@ -27,6 +28,18 @@ def test_the_generated_stream_has_skew_and_a_fifth_of_deletions() -> None:
     updates = make_stream(None, 100_000, None).updates
     assert len(updates) == 100_000
     assert 0.1 < (updates.ops == Op.DELETE).mean() < 0.21
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("people.el", "1 2\nalice bob\n"), ("people.csv", "src,dst\nalice,bob\n")]
+)
+def test_ids_that_are_texts_are_refused_without_naming_an_option_of_others(
+    name: str, content: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(BadInput, match="the demo takes ids that are integers") as caught:
+        make_stream(tmp_path / name, None, None)
+    assert "--vertex-ids" not in caught.value.message
 
 
 def test_every_answer_is_checked_and_right(

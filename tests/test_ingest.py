@@ -21,7 +21,7 @@ from waiting import until
 
 from graphtide.daemon.engine.storage import StorageGate
 from graphtide.daemon.errors import IdSpaceFull
-from graphtide.daemon.ingest import dense
+from graphtide.daemon.ingest import dense, long_waits
 from graphtide.daemon.ingest import prepared as prepared_module
 from graphtide.daemon.ingest.decode import Decoder
 from graphtide.daemon.ingest.dense import DenseBatch, dense_batch, dense_batches
@@ -705,3 +705,46 @@ def test_chunking_never_shows_in_the_graph(
     assert set(whole[1]) == model.alive
     if directed:
         assert whole[2] == model.contents()
+
+
+def test_what_takes_long_is_named_and_nothing_is_where_nothing_does(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What a checkpoint covers may be written to another disk than what is read."""
+    caplog.set_level("INFO", logger="graphtide")
+    script = Script([(range(3), range(0))], 10)
+    ingest, said = script.ingest, list[str | None]()
+
+    def asked() -> None:
+        said.append(ingest.waiting)
+        ingest.long_waits.tell()
+
+    def poll(bytes_max: int, timeout_s: float, real: Callable[..., Any] = script.poll) -> list[RawRecord]:
+        asked()
+        return real(bytes_max, timeout_s)  # type: ignore[no-any-return]
+
+    def checkpointed(offsets: dict[Partition, int]) -> None:
+        asked()
+
+    monkeypatch.setattr(script, "poll", poll)
+    monkeypatch.setattr(script, "checkpointed", checkpointed)
+    for long_s in (60.0, 0.0):
+        monkeypatch.setattr(long_waits, "LONG_S", long_s)
+        ingest.commit_soon({PARTITION: 0})
+        ingest.commit_pending()
+        ingest.reader.poll(1, 0.0)
+        with ingest.long_waits.during("reading from the source"):
+            ingest.reader.poll(1, 0.0)
+    asked()
+    script.graph.close()
+    assert [None if one is None else one.partition(" takes longer")[0] for one in said] == [
+        *[None] * 3,
+        *("telling the source of a checkpoint", None, "reading from the source", None),
+    ]
+    told = [record.getMessage().partition(" takes")[0].partition(" after")[0] for record in caplog.records]
+    assert told == [
+        "nothing is read meanwhile: telling the source of a checkpoint",
+        "telling the source of a checkpoint is done",
+        "nothing is read meanwhile: reading from the source",
+        "reading from the source is done",
+    ]

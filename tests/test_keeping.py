@@ -15,12 +15,13 @@ import pytest
 from waiting import until
 
 from graphtide.compute import registry
-from graphtide.daemon.engine.beside import GivenUp
+from graphtide.daemon.engine.beside import GivenUp, ReadyKernels
 from graphtide.daemon.engine.keeping import Keeping
 from graphtide.daemon.engine.pipeline import Pipeline
 from graphtide.daemon.engine.standing import Standing
 from graphtide.daemon.engine.storage import StorageGate
 from graphtide.daemon.errors import Unavailable
+from graphtide.daemon.records.asked import Unwanted
 from graphtide.daemon.records.position import Position
 from graphtide.daemon.state.kept import KeptPrograms, read_kept
 from graphtide.ops.metrics import Metrics
@@ -171,3 +172,13 @@ def test_no_epoch_of_programs_that_go_is_passed_over_or_leaves_readers_waiting()
         with stuck.pipeline.gate.read(settled=True, timeout_s=0):
             pass
     assert stuck.passed == [(1, 0), (1, 1)], "a checkpoint of each may be asked for"
+
+
+def test_whoever_waits_for_kernels_is_told_while_they_are_compiled() -> None:
+    told: list[Any] = []
+    ready = ReadyKernels(lambda kind, given, given_up: told.append(kind), [{"name": "components"}])
+    for kind in ("components", "lcc", "lcc"):
+        ready(kind, {}, Unwanted(told.append))
+    assert told == [True, "lcc", False], "once, and not of what was there at the start"
+    ready("kcore", {}, WANTED)  # where nobody is to be told
+    assert told[3:] == ["kcore"]

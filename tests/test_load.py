@@ -324,7 +324,11 @@ def test_nothing_is_written_of_files_that_cannot_be_loaded(tmp_path: Path) -> No
     parquet.write_table(pa.table({"src": ["a"], "dst": ["b"]}), tmp_path / "texts.parquet")
     with pytest.raises(BadInput, match="src is a column of 'string'; it must be integers"):
         load.load_files(config, [tmp_path / "texts.parquet"], {})
-    store = CheckpointStore(config.checkpoint.path)
+    assert not config.checkpoint.path.exists(), "nor is an empty folder left"
+    config.checkpoint.path.mkdir()
+    with pytest.raises(BadInput):
+        load.load_files(config, [tmp_path / "none.csv"], {})
+    store = CheckpointStore(config.checkpoint.path)  # it was there before, and stays
     assert store.names() == []
     store.close()
 

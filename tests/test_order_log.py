@@ -464,6 +464,30 @@ def test_a_disk_that_does_not_answer_is_told_of_and_waited_for(
     assert open_log(log.folder, opened)[1][-1] == at(1, 1, together=True)
 
 
+def test_a_disk_that_refuses_at_last_is_told_of_as_that(
+    tmp_path: Path, opened: list[OrderLog], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As of a file system over the network, whose server comes back with other news."""
+    log, _ = open_log(tmp_path / "order", opened)
+    waits, shown, silent, tries = list[bool](), list[str | None](), threading.Event(), list[int]()
+    recording = Recording(log, threading.Event(), silent.set, waits.append)
+    for name in ("RETRY_S", "SILENT_S"):
+        monkeypatch.setattr(f"graphtide.daemon.engine.recording.{name}", 0.001)
+    real = os.fdatasync
+
+    def refuses_at_last(handle: int) -> None:
+        assert silent.wait(60)
+        tries.append(handle)
+        full() if len(tries) <= 2 else real(handle)
+
+    monkeypatch.setattr(order_log.os, "fdatasync", refuses_at_last)
+    recording.begin(log._newest.offsets, [item(1, 1, together=True)], lambda: None)
+    recording.finish(lambda: shown.append(recording.trouble))
+    assert ["has not answered" in str(one) for one in shown] == [True, False] and "No space left" in str(shown[1])
+    assert caplog.text.count("has not answered") == caplog.text.count("No space left") == 1
+    assert waits == [True, False] and recording.trouble is None
+
+
 def test_nothing_is_certain_in_a_segment_that_could_not_be_synced(
     tmp_path: Path, opened: list[OrderLog], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ import errno
 import gzip
 import json
 import lzma
+import re
 import subprocess
 import sys
 import time
@@ -406,7 +407,7 @@ def test_few_places_are_kept_of_many(tmp_path: Path) -> None:
     assert left_out.refused == {"bad-id": 10_000}
     places = [place.removeprefix(str(tmp_path)) for place in left_out.places["bad-id"]]
     said = [f"/a.el:{n}: dst holds 'x'; ids are 64-bit integers" for n in (1, 2, 3)]
-    assert places == [said[0] + module._TEXT_IDS, *said[1:]]
+    assert places == [said[0] + module.TEXT_IDS, *said[1:]]
 
 
 def test_every_bad_row_of_documents_counts(tmp_path: Path) -> None:
@@ -486,8 +487,8 @@ def test_times_that_may_be_seconds_are_doubted(
         ("a.json", '[{"src": 1, "dst": 2}]\n', module._DOCUMENTS),
         ("a.json", '{\n "src": 1, "dst": 2\n}\n', module._DOCUMENTS),
         ("a.json", '{"from": 1, "to": 2}\n', module._OTHER_NAMES),
-        ("a.json", '{"src": "alice", "dst": "bob"}\n', module._TEXT_IDS),
-        ("a.csv", "src,dst\n1,bob\n", module._TEXT_IDS),
+        ("a.json", '{"src": "alice", "dst": "bob"}\n', module.TEXT_IDS),
+        ("a.csv", "src,dst\n1,bob\n", module.TEXT_IDS),
         ("a.csv", "src,dst\n1.0,2.0\n", module._GAPS),
         ("a.json", '{"src": 1, "dst": -2.0}\n', module._GAPS),
         ("a.csv", "src,dst,ts\n1,2,2024-01-31\n", module._DATES),
@@ -754,6 +755,31 @@ def test_arrow_that_holds_no_edges_is_named(tmp_path: Path) -> None:
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, empty.schema) as writer:
         writer.write_table(empty)
     with pytest.raises(BadInput, match=r"the columns must be src and dst.* they are \['Source'\]"):
+        file_rows(path)
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.feather", "a.arrow"])
+def test_a_damaged_file_of_columns_is_named(tmp_path: Path, name: str) -> None:
+    """PyArrow says of most damage what was read, and not where."""
+    import pyarrow as pa
+    from pyarrow.feather import write_feather
+    from pyarrow.parquet import write_table
+
+    table, path = pa.table({"src": list(range(1000)), "dst": list(range(1000))}), tmp_path / name
+    if name == "a.arrow":
+        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
+            writer.write_table(table)
+        path.write_bytes(path.read_bytes()[:5000])
+    else:
+        (write_table if name == "a.parquet" else write_feather)(table, path)
+        whole = bytearray(path.read_bytes())
+        whole[8:600] = b"\xff" * 592
+        path.write_bytes(whole)
+    form = "Parquet" if name == "a.parquet" else "Arrow"
+    with pytest.raises(BadInput, match=rf"{re.escape(str(path))} is no {form} that can be read"):
+        file_rows(path)
+    path.unlink()
+    with pytest.raises(FileNotFoundError):
         file_rows(path)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import os
 import socket
@@ -104,6 +105,17 @@ def test_without_memfd_an_unlinked_file_serves(monkeypatch, tmp_path):
     assert shared_memory.attach(SharedArray(os.dup(place.fd), 0, 100, "<i8")).sum() == 4950
 
 
+def test_without_a_descriptor_that_is_what_is_said(monkeypatch):
+    """A file instead would be looked for a folder in vain."""
+
+    def out_of_descriptors(*args):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "memfd_create", out_of_descriptors)
+    with pytest.raises(OSError, match="Too many open files"):
+        shared_memory.allocate("test", 100, np.int64)
+
+
 def test_descriptors_travel_with_their_message():
     left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with left, right:
@@ -120,6 +132,23 @@ def test_descriptors_travel_with_their_message():
             shared_memory.receive_with_fds(right, 100)
         left.close()
         assert shared_memory.receive_with_fds(right, 100) == (b"", [])
+
+
+def test_descriptors_for_which_there_is_no_room_are_said_to_be_it():
+    """The kernel cuts the message off, as it does one that is too long."""
+    script = (
+        "import os, resource, socket\n"
+        "from graphtide.daemon.serve.shared_memory import receive_with_fds\n"
+        "left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n"
+        "socket.send_fds(left, [b'one'], [0, 1, 2])\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (right.fileno() + 2,) * 2)\n"
+        "try:\n"
+        "    receive_with_fds(right, 100)\n"
+        "except OSError as error:\n"
+        "    print(error, os.dup(right.fileno()) > 0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (done.stdout, done.stderr) == ("[Errno 24] Too many open files True\n", ""), "none of them stays open"
 
 
 # -- publishing ---------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from graphtide.daemon.client import AsyncClient, Client
 from graphtide.daemon.client.wire import pack_bitmap, pack_column
 from graphtide.daemon.config.sections.limits import LimitsConfig
 from graphtide.daemon.errors import NotSupported, RequestError
-from graphtide.daemon.records.asked import ids_of_server
+from graphtide.daemon.records.asked import compiling, ids_of_server
 from graphtide.daemon.records.topology import (
     CheckpointAsked,
     DegreeCounts,
@@ -214,6 +214,9 @@ class Chain:
 
     def compute(self, params, given_up):
         answer = {"scalars": {"norm": 1.5}, "error_bound": None, "seconds": 0.25}
+        if params["program"] == "lcc":  # has to be compiled, for ever
+            with compiling(given_up):
+                assert given_up.wait(60)
         if params["program"] == "triangles":  # takes for ever
             self.begun.set()
             assert given_up.wait(60)
@@ -449,7 +452,9 @@ def test_degrees_and_edges(client):
 
 
 def test_programs_and_stats(client):
-    assert client.programs()["programs"]["rank"] == {"kind": "pagerank", "state": "fresh"}
+    programs = client.programs()["programs"]
+    assert programs["hops"] == {"kind": "bfs", "state": "fresh", "scalars": {}}
+    assert programs["rank"] == {"kind": "pagerank", "state": "fresh", "scalars": {"norm": 1.0}}
     stats = client.stats()
     assert stats["vertices"] == 1000 and stats["server"]["connections"] >= 1
 
@@ -698,6 +703,8 @@ def test_results_of_a_quarantined_program_say_that_they_are_stale(tmp_path):
         assert result.stale["state"] == "quarantined" and result.epoch == (1, 2)
         assert result.values.tolist() == [1, None] and result.unknown.size == 0
         assert client.top("rank", 1).stale and client.path("hops", 101).stale
+        shown = client.programs()["programs"]["rank"]
+        assert shown["state"] == "quarantined" and shown["scalars"] == {"norm": 1.0}
 
 
 def test_results_of_a_quarantined_program_are_only_of_the_vertices_of_that_time(tmp_path):
@@ -1185,6 +1192,20 @@ def test_a_run_that_is_not_done_in_time_makes_room_for_others(client, shared):
         timeout_ms *= 2
     assert chain.given_up.wait(60)
     assert client.compute("pagerank").seconds == 0.25
+
+
+def test_a_run_that_is_not_done_since_kernels_are_compiled_says_so(client):
+    timeout_ms, said = 50, "not yet"
+    while "compiled" not in said:  # a busy machine may take longer than that until it is told
+        assert timeout_ms < 100_000, said
+        with pytest.raises(errors.TimedOut) as caught:
+            client.compute("lcc", timeout_ms=timeout_ms)
+        said, timeout_ms = str(caught.value), 2 * timeout_ms
+    assert "ask again" in said
+    # Of what has its kernels, nothing like that is said.
+    with pytest.raises(errors.TimedOut) as caught:
+        client.compute("triangles", timeout_ms=timeout_ms)
+    assert "compiled" not in str(caught.value)
 
 
 def test_what_programs_are_asked_for_is_looked_at_before_the_engine_is(client):

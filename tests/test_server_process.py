@@ -509,6 +509,25 @@ def test_whatever_fails_as_a_server_ends_the_next_one_comes(
     kill(link)
 
 
+@pytest.mark.sample(among="a server process and its template")
+def test_a_start_for_which_there_are_no_descriptors_ends(
+    link: ServerLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(self: ServerLink) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ServerLink, "_begin", none_left)
+        patched.setattr(ServerLink, "is_ready", False)
+        pid = link.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(OSError, match="Too many open files"):
+            link.wait_ready(PATIENCE_S)
+    until(lambda: link.is_ready)
+    link.wait_ready(PATIENCE_S)  # what failed before is over
+
+
 def test_who_gives_up_waits_for_no_server(link: ServerLink, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ServerLink, "is_ready", False)
     link.wait_ready(PATIENCE_S, given_up=lambda: True)

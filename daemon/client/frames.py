@@ -15,8 +15,17 @@ def frame(columns: Mapping[str, Any], ids: Any = None) -> DataFrame:
     """Columns of one length, with the index ``vertex`` of these ids, if any are given.
 
     Numbers keep their width, as pandas' nullable types; what is masked is ``pandas.NA``. Strings are ``string``.
+
+    Raises:
+        ModuleNotFoundError: pandas is not installed; the message says how to.
     """
-    import pandas as pd
+    try:
+        import pandas as pd
+    except ModuleNotFoundError as error:
+        if error.name != "pandas":  # it is there, and lacks something itself
+            raise
+        message = "data frames need pandas, which is not installed here: pip install pandas"
+        raise ModuleNotFoundError(message, name="pandas") from None
 
     index = None if ids is None else pd.Index(_array(ids), name="vertex")
     return pd.DataFrame({name: _array(column) for name, column in columns.items()}, index=index)

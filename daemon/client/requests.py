@@ -455,7 +455,7 @@ class Requests:
 
     @ClientMethod
     def programs(self, *, min_offsets: WireOffsets | None = None, timeout_ms: int | None = None) -> Call[Info]:
-        """``["programs"]``: each program's kind, parameters and state."""
+        """``["programs"]``: each program's kind, parameters, state and ``scalars`` (as of ``compute``)."""
         return _call("programs", {}, _decode_info, min_offsets, timeout_ms)
 
     @ClientMethod

@@ -23,6 +23,7 @@ from ...partition.graph import RowsLost
 from ..errors import GraphtideError, RequestError, Unavailable
 from ..memory import MemoryGuard
 from ..priority import give_way
+from ..records.asked import compiling
 from ..records.topology import StorageState
 from .follower import Follower, GraphCopy, Since
 from .pipeline import Pipeline
@@ -54,7 +55,9 @@ class ReadyKernels:
 
     def __call__(self, kind: str, given: Mapping[str, Any], given_up: threading.Event) -> None:
         form = _form(kind, given)
-        with in_turn(self._preparing, given_up):
+        if form in self._there:
+            return
+        with compiling(given_up), in_turn(self._preparing, given_up):
             if form not in self._there:
                 self._prepare(kind, given, given_up)
                 self._there.add(form)

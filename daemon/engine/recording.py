@@ -41,18 +41,19 @@ class Recording:
         self._before: Offsets = {}
         self._passed: Sequence[Passed] = ()
         self._synced: Future[None] | None = None
-        self._in_trouble: Callable[[], None] | None = None
+        self._in_trouble: Callable[[], None] = lambda: None
+        self._told: str | None = None  # in this epoch
 
     def begin(self, before: Offsets, taken: Sequence[Prepared], in_trouble: Callable[[], None]) -> None:
         """Write where the epoch passes; what must be durable is synced meanwhile.
 
-        ``before``: where the epoch begins; ``in_trouble``: called once if the disk does not take it, and then it
-        is waited for.
+        ``before``: where the epoch begins; ``in_trouble``: called if the disk does not take it, once for each
+        reason, and then it is waited for.
 
         Raises:
             NotWritten: it was stopped while it waited.
         """
-        self._in_trouble = in_trouble
+        self._in_trouble, self._told = in_trouble, None
         fresh = [item for item in taken if not item.recorded]
         known = taken[: len(taken) - len(fresh)]
         self._before = known[-1].offsets if known else before
@@ -69,7 +70,7 @@ class Recording:
         Raises:
             NotWritten: it was stopped while it waited for a disk that refuses.
         """
-        self._in_trouble = in_trouble
+        self._in_trouble, self._told = in_trouble, None
         if self._synced is None:
             return 0.0
         if self._is_durable(self._synced):
@@ -79,7 +80,7 @@ class Recording:
         started = time.perf_counter()
         while self._synced is not None:
             if not wait([self._synced], SILENT_S if self.trouble is None else RETRY_S).done:
-                self._tell(f"its disk has not answered for {SILENT_S:g} s")
+                self._tell(self.trouble or self._because(f"its disk has not answered for {SILENT_S:g} s"))
                 continue
             try:
                 self._synced.result()
@@ -106,22 +107,25 @@ class Recording:
         return synced.done() and synced.exception() is None
 
     def _wait(self, error: OSError) -> None:
-        message = self._tell(why(error))
+        message = self._because(why(error))
+        self._tell(message)
         if self._stop.wait(RETRY_S):
             raise NotWritten(f"{message}; stopped before it could be")
 
-    def _tell(self, reason: str) -> str:
-        """Once in each trouble, and once in each epoch that it lasts for. Returns what is said."""
-        message = f"the order log in {str(self._order.folder)!r} cannot be written: {reason}"
+    def _because(self, reason: str) -> str:
+        return f"the order log in {str(self._order.folder)!r} cannot be written: {reason}"
+
+    def _tell(self, trouble: str) -> None:
+        """Once in each trouble, and once in each epoch that it lasts for."""
         if self.trouble is None:
-            self.trouble = message
             self._show_waiting(True)
-            log.error("%s; epochs wait, since nothing is shown that a restart could not show again", message)
-        if self._in_trouble is not None:
-            tell, self._in_trouble = self._in_trouble, None
-            tell()
+        if self.trouble != trouble:
+            self.trouble = trouble
+            log.error("%s; epochs wait, since nothing is shown that a restart could not show again", trouble)
+        if self._told != trouble:
+            self._told = trouble
+            self._in_trouble()
         self._still_waiting()
-        return message
 
     def _well(self) -> None:
         if self.trouble is not None:

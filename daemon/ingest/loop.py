@@ -221,7 +221,7 @@ class Ingest:
     def commit_pending(self) -> None:
         """Pass on what ``commit_soon`` was told."""
         while self._safe:
-            with self.long_waits.during("reading from the source"):
+            with self.long_waits.during("telling the source of a checkpoint"):
                 self.source.checkpointed(self._safe.popleft())
             point("source.committed")
 

@@ -4,13 +4,34 @@ between the query server and the engine."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
 
 from ...gpma.index.ids import IdColumn, StringColumn
 from .topology import StorageState
+
+
+class Unwanted(threading.Event):
+    """Set once nobody waits for an answer any more; and how whoever works at it tells what holds it up."""
+
+    def __init__(self, compiles: Callable[[bool], None]) -> None:
+        """``compiles``: told when kernels begin to be compiled for it, or loaded, and when they are there."""
+        super().__init__()
+        self.compiles = compiles
+
+
+@contextmanager
+def compiling(given_up: threading.Event) -> Iterator[None]:
+    """In the block kernels are compiled for what is asked for, which is told where anybody wants to know."""
+    compiles = given_up.compiles if isinstance(given_up, Unwanted) else lambda _: None
+    compiles(True)
+    try:
+        yield
+    finally:
+        compiles(False)
 
 
 class AskedPrograms(Protocol):

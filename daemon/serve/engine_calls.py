@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Literal, cast
 
 from ...gpma.edges import Vertices
-from ..client.wire import ClientCore, encode_notification, encode_stamp
+from ..client.wire import ClientCore, Response, encode_notification, encode_stamp
 from ..errors import TimedOut, Unavailable
 from .asker import Asker
 from .held import Holding
@@ -35,6 +35,8 @@ WHOLES_OPEN = 1
 """So many are answered beside the others at once."""
 BESIDE = "beside"
 """The parameter of a question that nobody else is to wait for."""
+COMPILING = "compiling"
+"""What the engine tells of a question (``msgid``): whether it compiles kernels for it (``going_on``)."""
 
 
 class EngineCalls(asyncio.Protocol):
@@ -51,6 +53,7 @@ class EngineCalls(asyncio.Protocol):
         self._keys = itertools.count()
         # By msgid: who waits, and the room that it has until the engine is through with it, also if nobody waits.
         self._open: dict[int, tuple[asyncio.Future[Any], Turns, int]] = {}
+        self._compiling: set[int] = set()  # of the msgids in _open
         self._transport: asyncio.Transport | None = None
         self.lane: Lane | None = None
 
@@ -66,15 +69,28 @@ class EngineCalls(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one by its methods only
 
     def data_received(self, data: bytes) -> None:
-        for response in self._core.feed(data):
-            future, turns, room = self._open.pop(response.msgid)
-            turns.give_back(room)
-            if future.done():
-                continue  # nobody waits for it any more
-            if response.error is not None:
-                future.set_exception(response.error)
-            else:
-                future.set_result(response.result)
+        for message in self._core.messages(data):
+            if isinstance(message, Response):
+                self._take(message)
+            elif message.method == COMPILING:
+                self._note_compiling(message.content["msgid"], message.content["going_on"])
+
+    def _take(self, response: Response) -> None:
+        future, turns, room = self._open.pop(response.msgid)
+        self._compiling.discard(response.msgid)
+        turns.give_back(room)
+        if future.done():
+            return  # nobody waits for it any more
+        if response.error is not None:
+            future.set_exception(response.error)
+        else:
+            future.set_result(response.result)
+
+    def _note_compiling(self, msgid: int, going_on: bool) -> None:
+        if going_on:
+            self._compiling.add(msgid)
+        else:
+            self._compiling.discard(msgid)
 
     def connection_lost(self, exc: Exception | None) -> None:
         for future, _, _ in self._open.values():
@@ -205,11 +221,16 @@ class EngineCalls(asyncio.Protocol):
         except (TimeoutError, asyncio.CancelledError) as reason:
             self._tell("given_up", {"msgid": msgid})
             if isinstance(reason, TimeoutError):
-                raise TimedOut("this was not done in time") from None
+                raise TimedOut(f"this was not done in time{self._why_late(msgid)}") from None
             raise
         self._catch_up(result["index_generation"])
         result["stamp"] = encode_stamp(result["epoch"], result["offsets"])
         return result
+
+    def _why_late(self, msgid: int) -> str:
+        if msgid not in self._compiling:
+            return ""
+        return ": kernels of the program are still being compiled, once for all: ask again, what is done is kept"
 
     def holding(self) -> Holding:
         """For a request whose questions have much in common."""

@@ -7,6 +7,7 @@ Pages are taken when they are first written: room to grow costs nothing until it
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import platform
@@ -31,6 +32,7 @@ FDS_PER_MESSAGE_MAX = 250
 CONTROL_BYTES_MAX = 1 << 17
 """Of a message between the daemon and its query server."""
 
+_OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 _FDS_BYTES = socket.CMSG_LEN(FDS_PER_MESSAGE_MAX * array("i").itemsize)
 _received = threading.local()
 _pass = threading.Lock()
@@ -96,7 +98,9 @@ def _anonymous_file(name: str, size: int) -> int:
     """A descriptor of ``size`` zero bytes that no path leads to."""
     try:
         fd = os.memfd_create(f"graphtide:{name}"[:200], os.MFD_CLOEXEC)
-    except (AttributeError, OSError):
+    except (AttributeError, OSError) as error:
+        if isinstance(error, OSError) and error.errno in _OUT_OF_DESCRIPTORS:
+            raise  # a file would need one, too, and be said to find no folder
         with tempfile.TemporaryFile(prefix="graphtide-") as file:
             fd = os.dup(file.fileno())
         try:
@@ -173,7 +177,8 @@ def receive_with_fds(channel: socket.socket, message_bytes_max: int) -> tuple[by
     """The next message and its descriptors; an empty message means that the other end is gone.
 
     Raises:
-        OSError: (BlockingIOError) there is none yet.
+        OSError: (BlockingIOError) there is none yet; or this process may have no more descriptors, and the message
+            is lost.
         ValueError: the message was longer than ``message_bytes_max``.
     """
     # Into memory that is there: to map some for each message, and to give it back, takes longer than all else.
@@ -190,5 +195,7 @@ def receive_with_fds(channel: socket.socket, message_bytes_max: int) -> tuple[by
     if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
         for fd in fds:
             os.close(fd)
+        if not flags & socket.MSG_TRUNC:  # there is room for all descriptors that a message may have
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         raise ValueError(f"a message was longer than {message_bytes_max} bytes")
     return bytes(memoryview(buffer)[:size]), list(fds)

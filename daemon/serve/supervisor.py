@@ -43,18 +43,20 @@ from ..client.wire import (
     RECEIVE_BYTES,
     RESPONSE,
     MethodLatency,
+    encode_notification,
     error_to_wire,
     plain,
 )
 from ..config.sections.limits import LimitsConfig
 from ..errors import GraphtideError, NotSupported, RequestError, Unavailable
-from ..records.asked import Asked
+from ..os_errors import why
+from ..records.asked import Asked, Unwanted
 from ..records.stream import Partition
 from ..records.topology import StorageState, Topology
 from . import shared_memory
 from .admission import REASONS
 from .change_log import ChangeLog, ChangeLogWriter
-from .engine_calls import BESIDE
+from .engine_calls import BESIDE, COMPILING
 from .exploring import exploration_answer
 from .held import Held
 from .listening import Doors, TlsFiles, checked_tls
@@ -120,6 +122,11 @@ class Lane(Protocol):
 
 
 # -- the process ----------------------------------------------------------------------------------------------
+
+
+def _said(error: Exception) -> str:
+    """What kept a server from being started."""
+    return (why(error) if isinstance(error, OSError) else str(error)) or type(error).__name__
 
 
 def _no_lane() -> None:
@@ -324,6 +331,7 @@ class ServerLink:
         self._lock = threading.RLock()
         self._stopping = threading.Event()
         self._watcher: threading.Thread | None = None
+        self._failure: Exception | None = None  # of the last try to start a server
         self._totals = _Totals()
         self._refused_before: dict[str, int] = {}
         self._refused: dict[str, int] = {}
@@ -384,11 +392,16 @@ class ServerLink:
 
         Raises:
             Unavailable: the server did not come up in time.
+            OSError: this process may have no more descriptors, and would find no more in the next try.
         """
         deadline = time.monotonic() + timeout_s
         while not (self.is_ready or given_up()):
+            failure = self._failure
+            if isinstance(failure, OSError) and failure.errno == errno.EMFILE:
+                raise failure
             if time.monotonic() > deadline:
-                raise Unavailable(f"the query server was not ready after {timeout_s:g} s")
+                last = "" if failure is None else f": {_said(failure)}"
+                raise Unavailable(f"the query server was not ready after {timeout_s:g} s{last}")
             time.sleep(0.01)
 
     def renew_access(self, tokens: Sequence[str], admin_tokens: Sequence[str] = ()) -> None:
@@ -607,10 +620,11 @@ class ServerLink:
             except Exception as error:  # whatever it is: without this thread there would never be another server
                 if self._stopping.is_set():
                     return
+                self._failure = error
                 unforeseen = not isinstance(error, (OSError, ValueError, RuntimeError, MemoryError))
                 log.error(
                     "the query server cannot be started (%s); the next try is in %.1f s",
-                    str(error) or type(error).__name__,
+                    _said(error),
                     delay,
                     exc_info=unforeseen,
                 )
@@ -618,6 +632,7 @@ class ServerLink:
                 continue
             if process is None:
                 return
+            self._failure = None
             try:
                 self._take_reports(process)
             except Exception:  # as above
@@ -764,7 +779,12 @@ class ServerLink:
         params: Mapping[str, Any],
     ) -> threading.Thread | None:
         """The thread that answers, if there is one. ``given_up``: by msgid, of questions being answered."""
-        unwanted = given_up[msgid] = threading.Event()
+
+        def compiles(going_on: bool) -> None:
+            with contextlib.suppress(OSError):
+                process.answer(encode_notification(COMPILING, {"msgid": msgid, "going_on": going_on}))
+
+        unwanted = given_up[msgid] = Unwanted(compiles)
 
         def answer() -> None:
             response = self._response(msgid, method, params, unwanted)

@@ -336,6 +336,12 @@ class CheckpointStore:
         with contextlib.suppress(OSError):
             os.close(self._lock)
 
+    def discard(self) -> None:
+        """Take the folder away again, which was made for checkpoints of which none came; ``close`` comes after."""
+        with contextlib.suppress(OSError):
+            if {entry.name for entry in self.path.iterdir()} <= {_LOCK, _INCARNATION}:
+                shutil.rmtree(self.path)
+
     def _folders(self) -> list[tuple[tuple[int, int], Path]]:
         """Finished checkpoints, newest first."""
         return epochs_in(self.path)

@@ -21,7 +21,7 @@ from ...gpma.index.vertex_index import VertexIndex
 from ...gpma.memory import Memory
 from ...gpma.team import ALONE, Crew
 from ...ops.metrics import Metrics
-from ...partition.graph import Graph
+from ...partition.graph import Graph, RowsLost
 from ..errors import CheckpointError, NotWritten
 from ..failpoints import point
 from ..os_errors import why
@@ -314,10 +314,10 @@ class Checkpointer:
 
     def _begin(self, beginning: int) -> None:
         self._began_at = time.monotonic()
-        sizes = self._of_programs(lambda program: program.state_sizes())[1]
         try:
+            sizes = self._of_programs(lambda program: program.state_sizes())[1]
             copy = self.graph.begin_copy()
-        except MemoryError as error:  # the host's rows have yet to take what a device has
+        except MemoryError as error:  # for states, or for rows that a device has until now
             self._report_failure(self.position.epoch, error)
             return
         making = _Making(copy, self.position.epoch, self._began_at, beginning)
@@ -382,12 +382,13 @@ class Checkpointer:
 
         Raises:
             MemoryError: there is not enough.
+            RowsLost: the device is lost, and rows with it.
         """
         told, found = list[Program](), dict[str, T]()
         for program in self.programs():
             try:
                 of_program = ask(program)
-            except MemoryError:
+            except (MemoryError, RowsLost):
                 raise
             except Exception as error:  # whatever a user's program does wrong harms no other
                 if program.id not in self._left_out:

@@ -38,7 +38,7 @@ from ..errors import ConfigError, GraphtideError, NotWritten, Unavailable
 from ..os_errors import SOCKET_PATH_BYTES, why
 from ..records.columns import UpdateColumns
 from ..records.spool_format import SpoolWriter
-from .files import read_updates
+from .files import TEXT_IDS, BadInput, read_updates
 from .generate import Churn, Updates
 from .windows import windowed
 
@@ -49,6 +49,7 @@ STREAM_SECONDS = 15
 SCALE, POOL, GENERATED = 14, 120_000, 300_000
 ASK_AT_ONCE = 10_000
 TOLERANCE = 1e-3
+INTEGERS_ONLY = "; the demo takes ids that are integers (a daemon takes texts where graph.vertex_ids is string)"
 
 # What the daemon's log says while it has no kernels: that it begins, and how far it is.
 _COMPILES = re.compile("compiling kernels for .*")
@@ -138,7 +139,10 @@ def make_stream(data: Path | None, updates: int | None, window: float | None) ->
     if data is None:
         churn = Churn(scale=SCALE, pool=POOL, seed=1)
         return Stream("a generated graph with skewed degrees", churn.stream(updates or GENERATED))
-    columns = read_updates(data)
+    try:
+        columns = read_updates(data)
+    except BadInput as bad:
+        raise BadInput(bad.message.replace(TEXT_IDS, INTEGERS_ONLY), bad.detail) from None
     if window:
         columns = windowed(columns, window)
         name = f"{data.name}, an edge living {terminal.duration(window)}"

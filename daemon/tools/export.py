@@ -201,18 +201,14 @@ def _words(texts: list[str]) -> Iterable[str]:
     """As an edge list can hold them: without white space, and no comment."""
     for text in texts:
         if text.split() != [text] or text[0] in "#%":
-            raise RequestError(
-                f"the id {text!r} does not fit into an edge list; .npz, .arrow and .parquet take all"
-            )
+            raise RequestError(f"the id {text!r} does not fit into an edge list; {_TAKE_ALL}")
     return texts
 
 
 def _fields(texts: list[str]) -> Iterable[str]:
     """Fields of CSV, in quotes where these are needed; each line is an edge, so none goes on in the next."""
     if broken := next((text for text in texts if "\n" in text or "\r" in text), None):
-        raise RequestError(
-            f"the id {broken!r} does not fit into a line of CSV; .npz, .arrow and .parquet take all"
-        )
+        raise RequestError(f"the id {broken!r} does not fit into a line of CSV; {_TAKE_ALL}")
     return (text if _IS_PLAIN(text) else '"' + text.replace('"', '""') + '"' for text in texts)
 
 

@@ -65,7 +65,8 @@ _NO_HEADER = "; if it is a header line, it must begin with #, or (in a .tsv or .
 _COMMAS = "; lines with commas are read in a .csv, whose first line names src and dst"
 _BY_NAME = "; by its name the file is an edge list: .csv, .tsv, .json, .parquet and .arrow are read otherwise"
 _DOCUMENTS = "; each line is an object of its own (`jq -c` writes such, `jq -c '.[]'` of a list)"
-_TEXT_IDS = "; texts are ids where --vertex-ids, or graph.vertex_ids, is string"
+TEXT_IDS = "; texts are ids where --vertex-ids, or graph.vertex_ids, is string"
+"""What may help where ids are texts; who has no such option says something else instead."""
 _GAPS = "; of integers with gaps pandas makes floats: leave those rows out, then .astype('int64') the columns"
 _DATES = "; columns of dates are read from .parquet and .arrow"
 _HOLDS_A_WORD = re.compile(r"(src|dst) holds '[^\d\s.+'-]")
@@ -296,7 +297,7 @@ def _advice(form: _Form, bad: BadRecord, *, is_first: bool) -> str:
     if form == "el" and is_first and bad.detail.startswith("src holds"):
         return _NO_HEADER
     if reason is Reason.BAD_ID and _HOLDS_A_WORD.match(bad.detail):
-        return _TEXT_IDS
+        return TEXT_IDS
     if reason is Reason.BAD_ID and _HOLDS_A_FLOAT.match(bad.detail):
         return _GAPS
     if reason is Reason.BAD_TIMESTAMP and _IS_A_DATE.match(bad.detail):
@@ -440,14 +441,17 @@ def _table(
     except Bad as bad:
         detail = f"{path}: {bad.detail}{_advice_on_column(bad.detail, accepts)}"
         raise BadInput(detail, {"reason": bad.reason.value}) from None
-    except pa.ArrowException as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        # PyArrow has no word of its own for damage: it is an OSError without a number, or a name of no text.
         form = "Arrow" if path.suffix in tables.ARROW else "Parquet"
         raise BadInput(f"{path} is no {form} that can be read: {str(error)[:200]}") from None
 
 
 def _advice_on_column(detail: str, accepts: Accepts) -> str:
     if accepts.vertex_ids == "int" and _COLUMN_OF_TEXTS.match(detail):
-        return _TEXT_IDS
+        return TEXT_IDS
     return _GAPS if _COLUMN_OF_FLOATS.match(detail) else ""
 
 

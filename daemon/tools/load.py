@@ -79,27 +79,41 @@ def load_files(config: Config, files: Sequence[Path], offsets: Offsets, *, json:
     """
     if config.source.keyed:
         raise ConfigError("source.keyed: files cannot be loaded, since nobody knows the keys of their edges")
+    left_out = LeftOut()
+    is_new = not config.checkpoint.path.exists()
     with closing(CheckpointStore(config.checkpoint.path, keep=config.checkpoint.keep)) as store:
-        if store.names():
-            where = f"checkpoint.path = {str(store.path)!r}"
-            raise CheckpointError(f"{where} holds checkpoints already: load writes the first, and replaces none")
-        with closing(make_source(config)) as source:
-            identity = {"graph": config.graph.identity(), "source": source.identity()}
-            _require_offsets(source, offsets)
-        left_out = LeftOut()
         try:
-            checkpoint, edges = _built(config, files, left_out, (store.next_incarnation(), 1), offsets, identity)
-        except MemoryError as error:
-            raise MemoryError(f"the files cannot be loaded: {error}") from error
-        columns = {"graph/keys": [edges.keys]}
-        try:
-            store.write(
-                checkpoint, columns if edges.weights is None else {**columns, "graph/weights": [edges.weights]}
-            )
-        except OSError as error:
-            raise NotWritten(f"checkpoint.path = {str(store.path)!r}: {why(error)}; nothing is loaded") from error
-    _report(config, checkpoint, len(edges), left_out, as_json=json)
+            checkpoint, n_edges = _loaded(store, config, files, offsets, left_out)
+        except BaseException:
+            if is_new:
+                store.discard()
+            raise
+    _report(config, checkpoint, n_edges, left_out, as_json=json)
     return REFUSED if left_out.refused else 0
+
+
+def _loaded(
+    store: CheckpointStore, config: Config, files: Sequence[Path], offsets: Offsets, left_out: LeftOut
+) -> tuple[Checkpoint, int]:
+    """The checkpoint that was written, and how many edges it holds. Raises: as ``load_files``."""
+    if store.names():
+        where = f"checkpoint.path = {str(store.path)!r}"
+        raise CheckpointError(f"{where} holds checkpoints already: load writes the first, and replaces none")
+    with closing(make_source(config)) as source:
+        identity = {"graph": config.graph.identity(), "source": source.identity()}
+        _require_offsets(source, offsets)
+    try:
+        checkpoint, edges = _built(config, files, left_out, (store.next_incarnation(), 1), offsets, identity)
+    except MemoryError as error:
+        raise MemoryError(f"the files cannot be loaded: {error}") from error
+    columns = {"graph/keys": [edges.keys]}
+    try:
+        store.write(
+            checkpoint, columns if edges.weights is None else {**columns, "graph/weights": [edges.weights]}
+        )
+    except OSError as error:
+        raise NotWritten(f"checkpoint.path = {str(store.path)!r}: {why(error)}; nothing is loaded") from error
+    return checkpoint, len(edges)
 
 
 def _require_offsets(source: Source, offsets: Offsets) -> None:

@@ -59,10 +59,14 @@ def parse_parameters(arguments: Sequence[str], method: str = "") -> dict[str, An
             listed = key in LISTS or (key in SOURCES and "," in text and not text.startswith('"'))
             of_program = method in ("compute", "keep") and key not in NAMES
             listed |= of_program and NUMBERS.fullmatch(text) is not None
-            are_texts = key in IDS or key in NAMES
-            value: Any = (
-                OUTER_COMMA.split(text) if several else parse_value(text, listed=listed, are_ids=are_texts)
-            )
+            value: Any
+            if several:
+                value = OUTER_COMMA.split(text)
+            elif key in NAMES:
+                value = parse_value(text)
+                value = value if isinstance(value, str | list) else text
+            else:
+                value = parse_value(text, listed=listed, are_ids=key in IDS)
         elif key in SWITCHES:
             value = True
         else:
@@ -348,8 +352,15 @@ def _transposed(entries: Sequence[Mapping[str, Any]]) -> Columns:
 
 def _short(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return ", ".join(f"{key}={item}" for key, item in value.items()) or None
+        return ", ".join(f"{key}={_digits(item)}" for key, item in value.items()) or None
     return value
+
+
+def _digits(value: Any) -> Any:
+    """Whole numbers without a point, others with few digits: scalars are floats, also where they count."""
+    if not isinstance(value, float):
+        return value
+    return int(value) if value.is_integer() else f"{value:.6g}"
 
 
 TIMES = {

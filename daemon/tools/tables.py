@@ -20,7 +20,7 @@ def batches(path: Path) -> Iterator[tuple[Any, float]]:
 
     Raises:
         Bad: none of its columns is ``src``.
-        pyarrow.ArrowException: it cannot be read.
+        pyarrow.ArrowException, OSError, UnicodeDecodeError: it is damaged, or cannot be read.
     """
     return _arrow(path) if path.suffix in ARROW else _parquet(path)
 

@@ -20,13 +20,16 @@ CHECKPOINT_POLL_S = 0.05
 
 @method("programs")
 def programs(serving: Serving, params: Params) -> Outcome:
-    """Each program's kind, parameters and state."""
+    """Each program's kind, parameters, state and scalars."""
     params.end()
 
     def reply() -> Reply:
         snapshot = serving.snapshot()
-        shown = {id: {"kind": result.kind, **result.state} for id, result in snapshot.programs.items()}
-        shown |= {id: dict(coming) for id, coming in snapshot.coming.items()}
+        shown = {
+            id: {"kind": result.kind, **result.state, "scalars": result.published.scalars}
+            for id, result in snapshot.programs.items()
+        }
+        shown |= {id: {**coming, "scalars": {}} for id, coming in snapshot.coming.items()}
         return Reply(serving.stamp(snapshot), {"programs": shown})
 
     return params.once_covered(serving, reply)
