@@ -574,7 +574,7 @@ def test_parameters() -> None:
 
 
 def test_large_changes_of_a_road_network_cost_no_more_than_fresh_starts() -> None:
-    """Old estimates are wrong over long distances there: after the first change little is begun with them."""
+    """Old estimates are wrong over long distances there: after the first change nothing is begun with them."""
     graph = Graph(directed=False, weighted=False)
     program, fresh = PageRank("kept"), PageRank("fresh")
     read = []
@@ -585,4 +585,4 @@ def test_large_changes_of_a_road_network_cost_no_more_than_fresh_starts() -> Non
             if len(epoch):
                 assert report.started_over
                 read.append(report.edges_read / fresh.start(graph).edges_read)
-    assert np.mean(read[2:]) < 1.1  # with another chance for them now and then
+    assert max(read[2:]) < 1.02

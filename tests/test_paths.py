@@ -587,7 +587,7 @@ def test_threads_change_nothing(
         return run
 
     for steps in ("_STEPS", "_STEPS_FROM_SCRATCH"):
-        monkeypatch.setattr(module, steps, (1 << 30, 20))
+        monkeypatch.setattr(module, steps, (1 << 30, 20, 1 << 30))
     monkeypatch.setattr(module, "_SETTLE_FLOOR", 1 << 60)
     history = rmat_history(4, directed=directed, scale=10, degree=8, updates=3_000, epochs=5)
     hub = int(np.bincount(history.epochs[0].src).argmax())
@@ -603,8 +603,8 @@ def test_threads_change_nothing(
 @both_ways
 @pytest.mark.sample(2, alike="name")
 def test_pushing_on_all_threads(name: str, directed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    for steps in ("_STEPS", "_STEPS_FROM_SCRATCH"):
-        monkeypatch.setattr(module, steps, (0, 20))
+    monkeypatch.setattr(module, "_STEPS", (0, 20, 40))  # what is broken off goes to the heap, and back from there
+    monkeypatch.setattr(module, "_STEPS_FROM_SCRATCH", (0, 20, 0))
     history = rmat_history(4, directed=directed, scale=10, degree=8, updates=3_000, epochs=5)
     hub = int(np.bincount(history.epochs[0].src).argmax())
     histories = [(random_history(seed, directed=directed), (0,)) for seed in range(2)]

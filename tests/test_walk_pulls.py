@@ -9,6 +9,7 @@ from contextlib import closing
 
 import numba as nb
 import numpy as np
+import numpy.typing as npt
 import pytest
 from walks import matrix, new_graph, random_edges
 
@@ -219,6 +220,27 @@ def test_mixtures_of_passes_save_passes_where_a_graph_does_not_mix(roughly: bool
         needed += one_by_one.run(grid.crew, rows, degrees, n, plain, goal._replace(size_max=np.inf, passes_min=1))
     assert 3 < count < 0.7 * needed
     assert pulls.memory_bytes > 2 * one_by_one.memory_bytes
+
+
+def test_a_sequence_without_memory_for_what_is_kept_leaves_nothing_half_made(
+    grid: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n, rows, degrees = grid.n_vertices, grid.in_rows(), grid.out_rows().degrees
+    goal = Goal(Limits(1.0, 1.0), passes_min=6, shrinks=0.9)
+    pulls, empty = Pulls(0.85), np.empty
+
+    def no_more(shape: object, *kind: type) -> npt.NDArray[np.float64]:
+        if isinstance(shape, tuple):
+            raise MemoryError
+        return empty(shape, *kind)  # type: ignore[call-overload, no-any-return]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(walk_pulls.np, "empty", no_more)
+        with pytest.raises(MemoryError):
+            pulls.run(grid.crew, rows, degrees, n, ones_of(n), goal)
+    assert pulls.memory_bytes == 0
+    pulls.run(grid.crew, rows, degrees, n, ones_of(n), goal)
+    assert pulls.memory_bytes >= 68 * n
 
 
 @pytest.mark.parametrize("roughly", [False, True])

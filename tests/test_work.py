@@ -165,7 +165,7 @@ def test_many_that_improve_along_one_path_are_pushed_in_order(threads: int) -> N
         change = graph.apply(EdgeBatch.of(np.zeros(places, np.int64), heads, weights=weights), n)
         refresh = program.refresh(graph, change)
         assert not refresh.started_over and program.audit(graph) == []
-        assert n - heads[0] <= refresh.edges_read <= 20 * n
+        assert n - heads[0] <= refresh.edges_read <= 4 * n
 
 
 # -- components -----------------------------------------------------------------------------------------------

@@ -556,25 +556,33 @@ def push_by_value(word, log, role, entries, size, out, queue, steps, piles, loss
     """Push on what improved, best value first: (edges read, vertices pushed, or rounds).
 
     All ``entries`` at hand become a heap; when they are more than ``steps[0]``, or might not fit, ``spread`` goes
-    on with them, by ``steps[1]`` edges at least. ``queue`` and ``loss`` are for ``push_by_level``.
+    on with them, by ``steps[1]`` edges at least, and gives them back where order matters: from then on the heap
+    may have ``steps[2]``. ``queue`` and ``loss`` are for ``push_by_level``.
     An entry whose vertex has improved since is stale and skipped, so that each vertex is pushed once unless
     offers improve on their own tails.
     """
     keys, weights, degrees = out.keys, out.weights, out.degrees
     edges = np.int64(0)
     pushed = np.int64(0)
-    if size > steps[0]:
-        return spread(word, log, role, entries, size, edges, out, steps[1], piles, crew)
-    for k in range(size):
-        ask_for_place(out, np.int64(entries[k] & LOW))
-        heap_push(entries, k, entries[k])
+    large = steps[0]
+    is_heap = False
     while size > 0:
+        if size > large or (is_heap and size + np.int64(degrees[entries[0] & LOW]) > entries.size):
+            size, read, rounds = spread(word, log, role, entries, size, out, steps[1], steps[2], piles, crew)
+            edges += read
+            pushed += rounds
+            large = max(large, steps[2])
+            is_heap = False
+            continue
+        if not is_heap:
+            for k in range(size):
+                ask_for_place(out, np.int64(entries[k] & LOW))
+                heap_push(entries, k, entries[k])
+            is_heap = True
         entry = entries[0]
         u = entry & LOW
         value = word[u] >> HALF
         remaining = np.int64(degrees[u])
-        if size > steps[0] or size + remaining > entries.size:
-            return spread(word, log, role, entries, size, edges, out, steps[1], piles, crew)
         size -= 1
         heap_sink(entries, size, entries[size])
         for k in range(_SOON):

@@ -67,8 +67,9 @@ _TOGETHER = 256
 _STEP_EDGES = 1
 _SAMPLE = 512
 # Long steps are cheap where order matters little. In one that pushes so many times for each vertex it has to do
-# with (and so many more) it does matter: that is broken off, and those behind it are shorter, by so many bits.
-_AGAIN, _AGAIN_MIN = 4, 1 << 12
+# with (and so many more) it does matter: that is broken off, and a heap goes on, or, where too many wait for one,
+# steps that are shorter by so many bits.
+_AGAIN, _AGAIN_MIN = 2, 1 << 11
 _SHORTER, _SHORTEST = 3, 60
 # So many pieces are made of a few vertices that are pushed.
 _SHARES = 16
@@ -777,11 +778,12 @@ def postpone(piles, near, n_near, far):  # type: ignore[no-untyped-def]
 
 
 @template
-def spread(word, log, role, entries, size, edges, out, least, piles, crew):  # type: ignore[no-untyped-def]
-    """Push on what improved, in steps, best values first: (edges read, with so many ``edges`` before, rounds).
+def spread(word, log, role, entries, size, out, least, few, piles, crew):  # type: ignore[no-untyped-def]
+    """Push on what improved, in steps, best values first: (entries left, edges read, rounds).
 
     ``entries[:size]``: what to begin with; repetitions and stale ones do no harm. A step takes vertices of at
-    least ``least`` edges, unless that has vertices pushed again and again. Values only improve meanwhile, so
+    least ``least`` edges, unless that has vertices pushed again and again. Once it has, and not more than half as
+    many as ``few`` wait, these are left in ``entries``, for a heap. Values only improve meanwhile, so
     vertices that were not in the log before are listed with the old word UNREACHED: it differs from theirs.
     """
     near, next_near, far, next_far = piles.near, piles.next_near, piles.far, piles.next_far
@@ -801,7 +803,15 @@ def spread(word, log, role, entries, size, edges, out, least, piles, crew):  # t
     cursor[LOG_END] = log.counted[0]
     passed = NOTHING
     shorter = np.int64(0)
+    left = np.int64(0)
     while n_far > 0:
+        if shorter > 0 and 2 * n_far <= few:
+            for k in range(n_far):
+                v = np.int64(far[k])
+                is_far[v] = 0
+                entries[k] = (word[v] & ~LOW) | np.uint64(v)
+            left = n_far
+            break
         wanted = max(_STEP_EDGES * n_far, least) >> shorter
         bound = step_bound(word, degrees, far, n_far, wanted, piles.sample)
         for counter in (NEXT_PIECE, NEAR_END, FAR_END, NEAR_EDGES):
@@ -846,4 +856,4 @@ def spread(word, log, role, entries, size, edges, out, least, piles, crew):  # t
         share(crew, note, (word, role, vertices, old, log.counted[0], cursor))
     log.counted[0] = cursor[LOG_END]
     read, _ = done_by_all(piles)
-    return edges + read, rounds
+    return left, read, rounds

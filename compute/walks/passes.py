@@ -616,10 +616,11 @@ class Pulls:
         kind: Any = np.float32 if goal.roughly else np.float64
         if self._room.fixed.size < capacity or self._room.shares.dtype != kind:
             shares, following = np.empty(capacity, kind), np.empty(capacity, kind)
-            self._room = _Room(shares, following, np.empty(capacity, np.uint32))
+            room = _Room(shares, following, np.empty(capacity, np.uint32))
             # Of memory that is touched only where passes are kept.
-            self._past = _Past(np.empty((KEPT, capacity), kind), np.empty((KEPT, capacity), kind))
-            self._keeps = False
+            past = _Past(np.empty((KEPT, capacity), kind), np.empty((KEPT, capacity), kind))
+            # Both or none: after a call that ran out of memory, one alone would be taken for large enough.
+            self._room, self._past, self._keeps = room, past, False
         self._share_rounded = SHARE_ROUNDED if goal.roughly else 0.0
         self._cut(rows, n)
         self._sums[:] = 0
