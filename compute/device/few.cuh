@@ -105,7 +105,9 @@ struct Few {
     // Code that is seldom needed stands once.
     __device__ __noinline__ static u32 leaves_of(const State& state, u32 vertex, Row row)
     {
-        return leaves_of_row(state, vertex, row);
+        const bool is_remote = is_remote_leaf(state, row.leaf);
+        const u32 last = is_remote ? last_leaf_of_remote_row(state, vertex, row) : last_leaf_of_row(state, vertex, row);
+        return last - row.leaf + 1;
     }
 
     __device__ __noinline__ static void put_leaves(Frontier far, Entry entry)
