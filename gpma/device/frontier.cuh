@@ -188,11 +188,12 @@ __device__ __forceinline__ void put_short(const Frontier& frontier, u32 at, u32 
     if (at < frontier.room) store_wide(frontier.short_rows + at, Entry{vertex, leaf, row.degree, 0});
 }
 
-// From the first to the last, of a long row. Its end is looked for: leaves read in vain are shared out like all others.
+// From the first to the last, of a row that is not empty.
 __device__ __forceinline__ u32 leaves_of_row(const State& state, u32 vertex, const Row& row)
 {
-    if (is_remote_leaf(state, row.leaf)) return last_leaf_of_remote_row(state, vertex, row) - row.leaf + 1;
-    return last_leaf_of_row<true>(state, vertex, row) - row.leaf + 1;
+    const bool is_remote = is_remote_leaf(state, row.leaf);
+    const u32 last = is_remote ? last_leaf_of_remote_row(state, vertex, row) : last_leaf_of_row(state, vertex, row);
+    return last - row.leaf + 1;
 }
 
 __device__ __forceinline__ void put_long(const State& state, const Frontier& frontier, u32 vertex, const Row& row)

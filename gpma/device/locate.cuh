@@ -47,18 +47,14 @@ __device__ __forceinline__ u32 leaves_behind(const State& state, u32 degree)
     return state.leaf_least ? degree / state.leaf_least + 2 : state.n_leaves;
 }
 
-// No key of this row stands behind this leaf: where one of the next rows begins. If they are empty, as far as the length of
-// the row may reach, or, EXACTLY, where a search finds its end: for rows that are read whole, most of which have a
-// fraction of the leaves that they could have.
-template <bool EXACTLY = false>
+// No key of this row stands behind this leaf: where one of the next rows begins, or as far as its length may reach.
 __device__ __forceinline__ u32 last_leaf_of_row(const State& state, u32 row, const Row& own)
 {
     for (u32 ahead = 1; ahead <= ROWS_BEYOND; ahead++) {
         const Row next = state.rows[u64(row) + ahead];
         if (next.degree) return next.leaf;
     }
-    const u32 farthest = u32(min(u64(own.leaf) + leaves_behind(state, own.degree), u64(state.n_leaves - 1)));
-    return EXACTLY ? last_leaf<1, 3>(state, u64(row) << 32 | 0xffffffffu, own.leaf, farthest) : farthest;
+    return u32(min(u64(own.leaf) + leaves_behind(state, own.degree), u64(state.n_leaves - 1)));
 }
 
 // The leaf in which the smallest possible key of an empty row belongs; looked for between the rows around it.
