@@ -243,7 +243,7 @@ BAD_SCHEMAS = [
     ('"Row"', "names the type 'Row', which is not there"),
     ('{"type": 7}', "has a type that is not understood: {'type': 7}"),
     ("7", "has a type that is not understood: 7"),
-    ('{"type": "array"}', "has a type that is not understood: None"),
+    ('{"type": "array"}', "has a type that is not understood: null"),
     (json.dumps(["null"] * (NODES_MAX + 1)), f"has more than {NODES_MAX} types"),
     ("[" * 5000 + "]" * 5000, "is not JSON"),
 ]

@@ -328,9 +328,10 @@ def test_ids_past_2_53_are_strings_of_digits_both_ways(browser: Browser) -> None
     answer = browser.ask("POST", "/v1/get", {"program": "rank", "vertices": [100, str(large), -large]})[1]
     assert answer["values"] == [1.0, None, None] and answer["unknown"] == [str(large), str(-large)]
     assert browser.ask("GET", f"/v1/get?program=rank&vertices=100,{large},-{large}")[1] == answer
+    detail = {"vertex": str(large), "parameter": "vertex"}
     assert browser.ask("GET", f"/v1/neighbors?vertex={large}")[:2] == (
         404,
-        {"code": "unknown-vertex", "message": f"vertex {large} is unknown", "detail": {"vertex": str(large)}},
+        {"code": "unknown-vertex", "message": f"vertex {large} is unknown", "detail": detail},
     )
 
 
