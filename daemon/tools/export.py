@@ -22,8 +22,9 @@ from ..errors import GraphtideError, NotWritten, RequestError
 from ..os_errors import why
 from ..state.checkpoint import Checkpoint
 from ..terminal import count, output, progress, size
+from .tables import ARROW
 
-ARROW, PARQUET, NPZ, EDGE_LIST = (".arrow", ".feather"), (".parquet",), (".npz",), (".txt", ".el", ".edges")
+PARQUET, NPZ, EDGE_LIST = (".parquet",), (".npz",), (".txt", ".el", ".edges")
 CSV = (".csv",)
 SUFFIXES = (*ARROW, *PARQUET, *NPZ, *CSV, *EDGE_LIST)
 METADATA = "graphtide"
