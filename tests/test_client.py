@@ -26,7 +26,7 @@ from waiting import until
 from graphtide.daemon import errors
 from graphtide.daemon.client import AsyncClient, Client, Info, addresses, requests, wire
 from graphtide.daemon.client.calls import ClientMethod, ClientMethodOfTwoForms
-from graphtide.daemon.client.frames import frame
+from graphtide.daemon.client.frames import frame, frame_of_entries
 from graphtide.daemon.client.requests import Requests
 
 CLOSE = object()
@@ -912,5 +912,6 @@ def test_ids_that_would_silently_be_others_are_refused() -> None:
 
 def test_frames_say_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)  # as if it were not there
-    with pytest.raises(ModuleNotFoundError, match="pip install pandas"):
-        frame({"degree": np.array([1, 2])})
+    for asked in (lambda: frame({"degree": np.array([1, 2])}), lambda: frame_of_entries({"edges": 3})):
+        with pytest.raises(ModuleNotFoundError, match="pip install pandas"):
+            asked()

@@ -19,25 +19,32 @@ def frame(columns: Mapping[str, Any], ids: Any = None) -> DataFrame:
     Raises:
         ModuleNotFoundError: pandas is not installed; the message says how to.
     """
-    try:
-        import pandas as pd
-    except ModuleNotFoundError as error:
-        if error.name != "pandas":  # it is there, and lacks something itself
-            raise
-        message = "data frames need pandas, which is not installed here: pip install pandas"
-        raise ModuleNotFoundError(message, name="pandas") from None
-
+    pd = _pandas()
     index = None if ids is None else pd.Index(_array(ids), name="vertex")
     return pd.DataFrame({name: _array(column) for name, column in columns.items()}, index=index)
 
 
 def frame_of_entries(content: Mapping[str, Any]) -> DataFrame:
     """The entries of nested maps, a row each: the index ``entry`` names it, with dots where it is inside another;
-    ``value`` is as it came."""
-    import pandas as pd
+    ``value`` is as it came.
 
+    Raises:
+        ModuleNotFoundError: as ``frame``.
+    """
+    pd = _pandas()
     entries = dict(_entries("", content))
     return pd.Series(entries, pd.Index(list(entries), name="entry"), object).to_frame("value")
+
+
+def _pandas() -> Any:
+    try:
+        import pandas
+    except ModuleNotFoundError as error:
+        if error.name != "pandas":  # it is there, and lacks something itself
+            raise
+        message = "data frames need pandas, which is not installed here: pip install pandas"
+        raise ModuleNotFoundError(message, name="pandas") from None
+    return pandas
 
 
 def _entries(prefix: str, content: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
