@@ -450,11 +450,13 @@ def _run(  # type: ignore[no-untyped-def]
     passes = np.int64(0)
     keeps = shrinks > SLOW
     slowest = shrinks if keeps else 0.0
-    expected = (slowest if keeps else min(shrinks, SHRINKS)) * size
+    mixed_leaves = 1.0
     known = np.int64(0)
     stalls = np.int64(0)
     while True:
         passes += 1
+        # A pass behind a mixture shrinks more, but the one behind that does not.
+        expected = (slowest * mixed_leaves if keeps else min(shrinks, SHRINKS)) * size
         is_last = passes >= passes_min and (stalls >= STALLS or not expected > size_max)
         lost = mass - damping * passed_on
         factor = given / lost if lost > 0.0 else 1.0
@@ -521,11 +523,7 @@ def _run(  # type: ignore[no-untyped-def]
         stalls += np.int64(not shrinks < 1.0)
         keeps = keeps or shrinks > SLOW
         if keeps:
-            # A pass behind a mixture shrinks more, but the one behind that does not.
             slowest = max(slowest, min(1.0, shrinks))
-            expected = slowest * mixed_leaves * size
-        else:
-            expected = min(shrinks, SHRINKS) * size
 
 
 class Pulls:
