@@ -8,7 +8,7 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from ..atomics import fetch_add
+from ..drawing import drawn
 from ..edges import ABSENT, DELETED, INSERTED, OVERWRITTEN, Int, Offsets
 from ..intrinsics import inner, uncounted_inner
 from ..team import Crew, at_most, share
@@ -58,10 +58,7 @@ def _apply_pieces(
     cursor: Offsets,
 ) -> None:
     """Draw pieces, first those of out-rows, then those of in-rows; ``ends``: how many updates either has."""
-    while True:
-        part = fetch_add(cursor, 0, np.int64(1))
-        if part >= lists.shape[0]:
-            return
+    for part in drawn(cursor, lists.shape[0]):
         lanes = lanes_of(room, part)
         if part < n_pieces:
             bounds = _bounds(slots, updates, ends[0], part, n_pieces)

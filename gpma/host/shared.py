@@ -15,7 +15,7 @@ from typing import Any
 import numba as nb
 import numpy as np
 
-from ..atomics import fetch_add
+from ..drawing import drawn
 from ..edges import ABSENT, DELETED, INSERTED, OVERWRITTEN, Int, Offsets
 from ..gate import Gate, shut_gate
 from ..intrinsics import inner
@@ -94,14 +94,11 @@ def _order_either(
     crew: Crew,
     cursor: Offsets,
 ) -> None:
-    while True:
-        which = fetch_add(cursor, 0, np.int64(1))
+    for which in drawn(cursor, 2):
         if which == 0:
             order_one(one, parts, lanes_of(room, which), crew)
-        elif which == 1:
-            order_one(other, other_parts, lanes_of(room, which), crew)
         else:
-            return
+            order_one(other, other_parts, lanes_of(room, which), crew)
 
 
 @inner
@@ -125,16 +122,13 @@ def _apply_pieces(
 ) -> None:
     """Draw pieces, first those of out-rows, then those of in-rows."""
     n_pieces = np.int64(parts.shape[0])
-    while True:
-        drawn = fetch_add(cursor, 0, np.int64(1))
-        if drawn >= n_all:
-            return
-        lanes = lanes_of(room, drawn)
-        if drawn < n_pieces:
-            bounds = parts[drawn, BEGIN], parts[drawn, END]
-            apply_piece(slots, rows, updates, pending, bounds, lanes, parts, lists, drawn)
+    for piece in drawn(cursor, n_all):
+        lanes = lanes_of(room, piece)
+        if piece < n_pieces:
+            bounds = parts[piece, BEGIN], parts[piece, END]
+            apply_piece(slots, rows, updates, pending, bounds, lanes, parts, lists, piece)
         else:
-            part = drawn - n_pieces
+            part = piece - n_pieces
             bounds = in_parts[part, BEGIN], in_parts[part, END]
             apply_piece(in_slots, in_rows, in_updates, in_pending, bounds, lanes, in_parts, in_lists, part)
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numba as nb
 import numpy as np
 
-from ..atomics import fetch_add
+from ..drawing import drawn, drawn_by
 from ..edges import DELETED, EMPTY_KEY, HALF, INSERTED, Int, Offsets, Vertices
 from ..intrinsics import copy, inner, uncounted, uncounted_inner
 from ..layout import LEAF_LEAST, LEAF_SHIFT, LEAF_SLOTS, SHARE_FULL
@@ -231,10 +231,7 @@ def _write_leaves(
 def _write_pieces(
     thread: Int, slots: Slots, row_leaf: Vertices, move: Move, starts: Offsets, cursor: Offsets
 ) -> None:
-    while True:
-        piece = fetch_add(cursor, 0, np.int64(1))
-        if piece >= starts.shape[0] - 1:
-            return
+    for piece in drawn(cursor, starts.shape[0] - 1):
         first, last = starts[piece, 0], starts[piece + 1, 0]
         _write_leaves(slots, row_leaf, move, first, last, starts[piece, 1], starts[piece, 2])
 
@@ -310,10 +307,7 @@ def _plan_past(
 def _write_moves(
     thread: Int, slots: Slots, row_leaf: Vertices, moves: Offsets, n: Int, together: Int, cursor: Offsets
 ) -> None:
-    while True:
-        first = fetch_add(cursor, 0, together)
-        if first >= n:
-            return
+    for first in drawn_by(cursor, n, together):
         for k in range(first, min(first + together, n)):
             source, begin, end, edges = moves[k, 0], moves[k, 1], moves[k, 2], moves[k, 3]
             move = Move(source, np.int64(0), begin, end, edges, begin, end)
