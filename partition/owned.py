@@ -274,8 +274,9 @@ class OwnedRows(GraphRows):
         self._require()
         try:
             return work(self._split)
-        except Exception as error:
+        except BaseException as error:  # an interrupt in its middle no less
             self._fail(error)
+            self.host.middle.failed = True
             raise
 
     def _tell(self, work: Callable[[DeviceSide], None]) -> None:
@@ -288,12 +289,15 @@ class OwnedRows(GraphRows):
             return
         try:
             work(self.device)
-        except Exception as error:
+        except BaseException as error:
             self._fail(error)
+            if not isinstance(error, Exception):
+                raise
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: BaseException) -> None:
         self.drop_device(f"{type(error).__name__}: {error}")
-        self._require()
+        if isinstance(error, Exception):
+            self._require()
 
     def _require(self) -> None:
         if self.rows_lost:
