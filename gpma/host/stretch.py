@@ -83,10 +83,12 @@ def plan_left(slots: Slots, edges_left: Int, edges_wanted: Int) -> Move:
     counts = slots.counts
     end = np.int64(slots.stretch_end)
     source = np.int64(slots.stretch_begin)
-    width = min(end - source, (edges_wanted * end + edges_left - 1) // max(np.int64(edges_left), np.int64(1)))
+    # In floating point: with billions of edges a product of theirs and of leaves has more than 63 bits.
+    share = min(edges_wanted, edges_left) / max(edges_left, 1)
+    width = min(end - source, np.int64(np.ceil(share * end)))
     if edges_left < SHARE_MIN * end or width <= 0:
         return Move(source, np.int64(0), end, end, np.int64(0), source, end)
-    wanted = edges_left * width // end
+    wanted = np.int64(edges_left * (width / end))
     edges = np.int64(0)
     while edges < wanted:
         source -= 1
