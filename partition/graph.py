@@ -434,7 +434,7 @@ class Graph:
             lives = self.existence.plan(batch, vertex_ops, before, n_vertices, self._rows.crew)
             if lives is not None:
                 batch = self._without(lives, batch)
-            report = self._rows.apply(batch, before, before_writing, told=bool(self._copies))
+            report = self._rows.apply(batch, before_writing, told=bool(self._copies))
         with self._telling():
             self.n_vertices = n_vertices
             if lives is not None:

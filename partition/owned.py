@@ -102,9 +102,7 @@ class OwnedRows(GraphRows):
         except MemoryError:  # ``apply`` says whose, so that something can be done about it
             return EdgeBatch.empty(n, weighted=weighted)
 
-    def apply(
-        self, batch: EdgeBatch, n_before: int, before_writing: BeforeWriting, *, told: bool = False
-    ) -> Report:
+    def apply(self, batch: EdgeBatch, before_writing: BeforeWriting, *, told: bool = False) -> Report:
         before_writing()
         self._require()
         plan = self._asked(lambda split: split.prepare(batch))

@@ -87,9 +87,7 @@ class WholeRows(GraphRows):
         columns = self._on_device(lambda device: device.columns(n, weighted=weighted))
         return EdgeBatch.empty(n, weighted=weighted) if columns is None else columns
 
-    def apply(
-        self, batch: EdgeBatch, n_before: int, before_writing: BeforeWriting, *, told: bool = False
-    ) -> Report:
+    def apply(self, batch: EdgeBatch, before_writing: BeforeWriting, *, told: bool = False) -> Report:
         if self._follows(len(batch)):
             ahead = self._apply_ahead(batch, told=told)
             if ahead is not None:
