@@ -274,7 +274,7 @@ class OwnedRows(GraphRows):
             return work(self._split)
         except BaseException as error:  # an interrupt in its middle no less
             self._fail(error)
-            self.host.middle.failed = True
+            self.host.middle.failed |= not self.rows_lost
             raise
 
     def _tell(self, work: Callable[[DeviceSide], None]) -> None:
