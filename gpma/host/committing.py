@@ -65,9 +65,8 @@ class Task(NamedTuple):
 
     ``bounds``: the least and the greatest densities by height. ``columns`` are filled if ``told``.
     ``n_updates``, ``hot_for``, ``crowded_leaves``: see ``crowds.plan``. ``gate``: of those who read beside it, as
-    ``side`` 0 or 1. If ``all_wait``, all new edges are put
-    aside, no window is redistributed, and what follows is left to ``finish``. ``begun``: pieces wrote their leaves
-    already, and noted what ``note_between`` leaves out.
+    ``side`` 0 or 1. If ``all_wait``, all new edges are put aside, no window is redistributed, and what follows is
+    left to ``finish``. ``begun``: pieces wrote their leaves already, and noted what ``note_between`` leaves out.
     """
 
     slots: Slots

@@ -178,11 +178,20 @@ def look_up_one(question: Question, parts: Parts, crew: Crew) -> Found:
         _look_up_parts,
         (slots, batch, ordered, packing, scratch, bounds, flipped, cursor, updates, parts),
     )
-    totals = np.zeros(4, np.int64)
-    for piece in range(n_pieces):
-        for state in range(4):
-            totals[state] += parts[piece, TOTALS + state]
-    return row, totals[INSERTED], totals[OVERWRITTEN], totals[DELETED], totals[ABSENT]
+    inserted, overwritten, deleted, absent = totals_of(parts)
+    return row, inserted, overwritten, deleted, absent
+
+
+@uncounted_inner
+def totals_of(parts: Parts) -> tuple[Int, Int, Int, Int]:
+    """How many updates of all parts are INSERTED, OVERWRITTEN, DELETED, ABSENT."""
+    inserted, overwritten, deleted, absent = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
+    for part in range(parts.shape[0]):
+        inserted += parts[part, TOTALS + INSERTED]
+        overwritten += parts[part, TOTALS + OVERWRITTEN]
+        deleted += parts[part, TOTALS + DELETED]
+        absent += parts[part, TOTALS + ABSENT]
+    return inserted, overwritten, deleted, absent
 
 
 @inner
