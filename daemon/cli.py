@@ -22,6 +22,7 @@ from .dead_letter_commands import dead_letters_app
 from .errors import CheckpointError, ConfigError, DeadLettersError, GraphtideError, NotWritten, SourceError
 from .flags import (
     CheckpointsFlag,
+    ColumnFlags,
     ConfigFile,
     JsonFlag,
     KafkaFlag,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from socket import socket
 
     from .config.load import Loaded
+    from .ingest.named_columns import NamedColumns
     from .ingest.registry import Registry
     from .records.encodings import SchemaKind
 
@@ -393,13 +395,17 @@ def _schemas_of(url: str, config: Path | None) -> Registry:
         "[cyan]graphtide produce --config graphtide.toml --kafka broker1:9092 --topic edges edges.csv[/cyan]  "
         "check weights and ids as that daemon will, and log in to Kafka as it does",
         "",
-        "[bold]Files[/bold], by name; .gz, .xz, .zst and .bz2 as well; - is an edge list on standard input",
+        "[bold]Files[/bold], by name; of text .gz, .xz, .zst and .bz2 as well; - is the standard input",
         "[cyan].csv[/cyan]  a header line names the columns: src,dst and any of op,weight,ts (milliseconds)",
         "[cyan].json .jsonl .ndjson[/cyan]  JSON lines with the same names as keys",
-        "[cyan].tsv[/cyan]  events: op src dst weight ts (seconds), with - for no weight or ts; "
-        "or as .csv, with tabs",
+        "[cyan].tsv[/cyan]  events: op src dst weight ts (seconds), with - for no weight or ts",
         "[cyan].parquet .arrow .feather[/cyan]  columns as of CSV; need graphtide\\[arrow]",
-        "others  edge lists: src dst \\[weight \\[ts (milliseconds)]], comments after # or %, MatrixMarket",
+        "[cyan].npz .npy[/cyan]  arrays src and dst, perhaps op, weight, ts; pairs; SciPy's sparse matrices",
+        "others  CSV with a header line, JSON lines; else edge lists: src dst \\[weight \\[ts (milliseconds)]], "
+        "comments after # or %, MatrixMarket",
+        "",
+        "[bold]Other names[/bold] of columns: --column src=payer --column dst=payee --column op=kind --column "
+        '\'op_values={insert=\\["c"], delete=\\["d"]}\'',
         "",
         "[bold]op[/bold] is insert (or I, +, 1, nothing), delete (D, -, 0), insert_vertex or delete_vertex. The "
         "last two name their vertex in src and leave dst empty: delete_vertex,7,",
@@ -412,7 +418,7 @@ def produce(
     files: Annotated[
         list[Path],
         typer.Argument(
-            metavar="FILE", help="Edge lists, CSV, MatrixMarket, JSON lines, Parquet, Arrow, events: see below."
+            metavar="FILE", help="CSV, edge lists, JSON lines, Parquet, Arrow, NumPy, MatrixMarket: see below."
         ),
     ],
     spool: Annotated[Path | None, typer.Option("--spool", metavar="DIR", help="Write to this spool.")] = None,
@@ -460,6 +466,7 @@ def produce(
         Literal["avro", "protobuf", "json"] | None,
         typer.Option(help="What records of --registry are. Default: avro.", show_default=False),
     ] = None,
+    column: ColumnFlags = None,
     json: JsonFlag = False,
 ) -> None:
     """Put updates from files into a spool or a topic, each edge into the partition that it belongs to."""
@@ -469,6 +476,8 @@ def produce(
         raise typer.BadParameter("--kafka and --topic belong together")
     if schema is not None and registry is None:
         raise typer.BadParameter("--schema needs --registry URL")
+    from dataclasses import replace
+
     from .tools.files import Accepts
     from .tools.produce import produce_files
 
@@ -490,13 +499,27 @@ def produce(
         topic=topic,
         client=options,
         json=json,
-        accepts=accepts,
+        accepts=replace(accepts, columns=_columns_of(column)),
         undirected=undirected,
         window_seconds=window,
         registry=asked,
         schema=_SCHEMA_KINDS[schema or "avro"],
     )
     raise typer.Exit(status)
+
+
+def _columns_of(given: list[str] | None) -> NamedColumns | None:
+    """What files call their columns, by ``--column``.
+
+    Raises:
+        ConfigError: that are no names of columns.
+    """
+    from .ingest.named_columns import named_columns
+
+    if not given:
+        return None
+    assigned = _assignments("--column", given, "src=NAME, dst=NAME or another column", "source.columns.")
+    return named_columns(_load(None, assigned).config.source.columns)
 
 
 def _existing(files: list[Path]) -> list[Path]:
@@ -533,6 +556,7 @@ def load(
     kafka: KafkaFlag = None,
     topic: TopicFlag = None,
     checkpoints: CheckpointsFlag = None,
+    column: ColumnFlags = None,
     json: JsonFlag = False,
 ) -> None:
     """Make the first checkpoint from files, from which `run` goes on with the stream."""
@@ -541,7 +565,8 @@ def load(
     os.umask(0o077)  # as for what the daemon makes
     from .tools.load import load_files, parse_offsets
 
-    raise typer.Exit(load_files(loaded, files, parse_offsets(offsets, loaded), json=json))
+    columns = _columns_of(column)
+    raise typer.Exit(load_files(loaded, files, parse_offsets(offsets, loaded), columns=columns, json=json))
 
 
 @app.command(

@@ -125,6 +125,14 @@ TlsKeyFlag = Annotated[
     Path | None,
     typer.Option(help="The key of the certificate, if it has a file of its own.", exists=True, dir_okay=False),
 ]
+ColumnFlags = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--column",
+        metavar="COLUMN=NAME",
+        help="What the files call src, dst, op, weight or ts: src=payer. May be repeated.",
+    ),
+]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 AddressFlag = Annotated[
     str | None, typer.Option("--address", "-a", help="A running daemon: unix:PATH or tcp://HOST:PORT.")
