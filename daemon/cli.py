@@ -28,6 +28,7 @@ from .flags import (
     KafkaFlag,
     ListenFlag,
     MetricsFlag,
+    Misused,
     SetFlags,
     SpoolFlag,
     TlsCaFlag,
@@ -379,7 +380,7 @@ def _schemas_of(url: str, config: Path | None) -> Registry:
 
     settings = None if config is None else _load(config, []).config
     if settings is not None and named_columns(settings.source.columns) is not None:
-        raise typer.BadParameter("--registry writes src, dst, op, weight and ts, and source.columns names others")
+        raise Misused("--registry writes src, dst, op, weight and ts, and source.columns names others")
     own = None if settings is None else settings.source.registry.url
     if settings is None or own is None or own.rstrip("/") != url.rstrip("/"):  # its password is for it alone
         settings = from_tables({"source": {"registry": {"url": url}}})
@@ -471,11 +472,11 @@ def produce(
 ) -> None:
     """Put updates from files into a spool or a topic, each edge into the partition that it belongs to."""
     if (spool is None) == (kafka is None):
-        raise typer.BadParameter("give either --spool DIR or --kafka HOST:PORT")
+        raise Misused("give either --spool DIR or --kafka HOST:PORT")
     if (kafka is None) != (topic is None):
-        raise typer.BadParameter("--kafka and --topic belong together")
+        raise Misused("--kafka and --topic belong together")
     if schema is not None and registry is None:
-        raise typer.BadParameter("--schema needs --registry URL")
+        raise Misused("--schema needs --registry URL")
     from dataclasses import replace
 
     from .tools.files import Accepts
@@ -600,7 +601,7 @@ def query(
     try:
         parameters = parse_parameters(context.args, method)
     except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+        raise Misused(str(error)) from None
     token = token_of(token, token_file)
     trust = trust_of(tls, tls_ca, tls_cert, tls_key)
     raise typer.Exit(run_query(address, method, parameters, token=token, tls=trust, as_json=json))

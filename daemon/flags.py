@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     from .client import Client
 
 
+class Misused(typer.BadParameter):
+    """Arguments that do not go together, or none of which alone is wrong: said without "Invalid value"."""
+
+    def format_message(self) -> str:
+        return self.message
+
+
 def examples(*lines: str) -> str:
     """Examples for the end of a help page, one a line."""
     return "\n".join(["[bold]Examples[/bold]", *lines])
@@ -155,7 +162,7 @@ def trust_of(tls: bool, ca: Path | None, certificate: Path | None, key: Path | N
     import ssl
 
     if key is not None and certificate is None:
-        raise typer.BadParameter("--tls-key belongs to --tls-cert")
+        raise Misused("--tls-key belongs to --tls-cert")
     if not (tls or ca or certificate):
         return None
     try:
@@ -198,14 +205,14 @@ def checked(address: str) -> str:
     """An address as clients take it.
 
     Raises:
-        BadParameter: it is none.
+        Misused: it is none.
     """
     from .client.addresses import parse_address
 
     try:
         parse_address(address)
     except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+        raise Misused(str(error)) from None
     return address
 
 

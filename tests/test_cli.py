@@ -1233,6 +1233,36 @@ def test_the_token_comes_from_the_environment_or_a_file(
     assert [item[1] for item in asked if isinstance(item, tuple) and item[0] == "unix:/x"] == ["one", "two"]
 
 
+def test_an_answer_without_values_says_how_to_have_some(
+    asked: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(ANSWERS, "compute", ({}, {"error_bound": None, "seconds": 0.5}, []))
+    assert query.run_query("unix:/x", "compute", {"program": "bfs", "source": 1}) == 0
+    assert "--top 10 or --vertices 1,2,3" in capsys.readouterr().out
+    found = {"ids": column([7], "<i8"), "values": column([1], "<i8"), "null": None, "seconds": 0.5}
+    monkeypatch.setitem(ANSWERS, "compute", ({}, found, []))
+    assert query.run_query("unix:/x", "compute", {"program": "bfs", "source": 1, "top": 1}) == 0
+    assert "--top" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("produce edges.csv", "give either --spool DIR or --kafka HOST:PORT"),
+        ("produce --kafka a:1 edges.csv", "--kafka and --topic belong together"),
+        ("query 127.0.0.1:7420 stats", "'127.0.0.1:7420' is no address"),
+        ("query unix:/x get program=bfs", "'program' stands alone"),
+        ("export a.csv", "give either --address ADDRESS or --checkpoint DIR"),
+        ("dead-letters list", "give either DIR, or --kafka and --topic"),
+    ],
+)
+def test_what_is_wrong_with_no_argument_alone_is_no_invalid_value(
+    runner: CliRunner, arguments: str, said: str
+) -> None:
+    done = runner.invoke(cli.app, arguments.split())
+    assert done.exit_code == 2 and said in done.stderr and "Invalid value" not in done.stderr
+
+
 def test_errors_of_queries_are_one_line_and_a_code(runner: CliRunner, asked: list[Any]) -> None:
     done = runner.invoke(cli.app, ["query", "unix:/x", "gte"])
     assert (done.exit_code, done.stderr) == (1, "graphtide: 'gte' is no method of the protocol\n")
