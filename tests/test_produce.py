@@ -340,7 +340,7 @@ def test_a_spool_whose_disk_is_full_keeps_what_is_whole(
             "from\tto\n1\t2\n",
             1,
             "bad-id",
-            f":1: src holds 'from'; ids are 64-bit integers{module._NO_HEADER}",
+            f":1: src holds 'from'; ids are 64-bit integers{module.TEXT_IDS}{module._NO_HEADER}",
         ),
         ("a.el", "1 2 nan\n3 4 inf\n5 6 -1\n", 1, "bad-weight", ":1: weight is 'nan'"),
         (
@@ -451,11 +451,17 @@ def test_a_header_line_that_is_none_is_said_with_what_helps(tmp_path: Path, head
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.txt", "a"])
-@pytest.mark.parametrize("mark", [",", ";", "\t", "|"])
+@pytest.mark.parametrize("mark", [",", ";", "\t", "|", " "])
 def test_a_header_line_makes_csv_of_a_file(tmp_path: Path, name: str, mark: str) -> None:
     """Whatever stands between the columns, and whatever the file is called."""
     (tmp_path / name).write_text("src,weight,dst,note\n1,0.5,2,\n3,1,4,x\n".replace(",", mark))
     assert [row[1:4] for row in file_rows(tmp_path / name)] == [(1, 2, 0.5), (3, 4, 1.0)]
+
+
+@pytest.mark.parametrize("comment", ["# src dst", "#\tsrc\tdst", "% src dst"])
+def test_a_comment_is_no_header_line(tmp_path: Path, comment: str) -> None:
+    (tmp_path / "a.txt").write_text(f"{comment}\n1 2\n")
+    assert [row[1:3] for row in file_rows(tmp_path / "a.txt")] == [(1, 2)]
 
 
 def test_an_object_makes_json_lines_of_a_file(tmp_path: Path) -> None:
@@ -656,9 +662,13 @@ def test_times_that_may_be_seconds_are_doubted(
         ("a.dot", "digraph { 1 -> 2; }\n", module._BY_NAME),
         ("a.json", '[{"src": 1, "dst": 2}]\n', module._DOCUMENTS),
         ("a.json", '{\n "src": 1, "dst": 2\n}\n', module._DOCUMENTS),
-        ("a.json", '{"from": 1, "to": 2}\n', module._OTHER_NAMES),
+        ("a.json", '{"from": 1, "to": 2}\n', module.OTHER_NAMES),
         ("a.json", '{"src": "alice", "dst": "bob"}\n', module.TEXT_IDS),
         ("a.csv", "src,dst\n1,bob\n", module.TEXT_IDS),
+        ("a.csv", "src,dst\n5b0e84-e29b,2\n", module.TEXT_IDS),
+        ("a.el", "1 2\n1 5b0e84\n", module.TEXT_IDS),
+        ("a.csv", "src,dst\n1e5,2\n", "ids are 64-bit integers"),
+        ("a.csv", "src,dst,op\n1,2,add\n", module._OTHER_OPS),
         ("a.csv", "src,dst\n1.0,2.0\n", module._GAPS),
         ("a.json", '{"src": 1, "dst": -2.0}\n', module._GAPS),
         ("a.csv", "src,dst,ts\n1,2,2024-01-31\n", module._DATES),
@@ -980,6 +990,10 @@ NO_TEXTS = {
     "arrow.csv": (b"ARROW1\0\0" + bytes(20), "an Arrow file; .* ends in .arrow"),
     "a.xlsx": (b"PK\x03\x04" + bytes(20), "a zip archive"),
     "a.npy.txt": (b"\x93NUMPY\x01\0" + bytes(20), "an array of NumPy; .* ends in .npy"),
+    "a.tar": (b"a.txt".ljust(257, b"\0") + b"ustar  \0", "a tar archive; unpack it"),
+    "a.pkl": (b"\x80\x05\x95\n1 2\n", "a pickle of Python; save its edges"),
+    "a.graphml": (b"<?xml version='1.0'?>\n<graphml/>\n", "XML"),
+    "a.net": (b"*Vertices 3\n*Arcs\n1 2 1\n", "of Pajek"),
     "utf16.csv": ("src,dst\n".encode("utf-16"), "UTF-16: iconv"),
     "utf16.txt": ("1 2\n".encode("utf-16"), "UTF-16: iconv"),
 }

@@ -2,10 +2,10 @@
 
 By name ``.parquet``, ``.arrow`` and ``.feather`` (the columns of CSV; they need PyArrow), ``.npz`` and ``.npy``
 (``arrays``). All else is text, perhaps packed (``.gz``, ``.xz``, ``.zst``, ``.bz2``): CSV where the first line
-names the columns, with commas, tabs, semicolons or bars between; JSON lines, by name or where the first is an
-object; ``.tsv`` with five fields (events: ``op src dst weight ts``, ``-`` for no weight and no ts, ts in seconds);
-else an edge list (``src dst [weight [ts]]``), or a graph in the form of MatrixMarket, of which ``symmetric`` means
-both halves.
+names the columns, with commas, tabs, semicolons, bars or blanks between; JSON lines, by name or where the first is
+an object; ``.tsv`` with five fields (events: ``op src dst weight ts``, ``-`` for no weight and no ts, ts in
+seconds); else an edge list (``src dst [weight [ts]]``), or a graph in the form of MatrixMarket, of which
+``symmetric`` means both halves.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ STANDARD_INPUT = Path("-")
 _BLOCK_BYTES = 8 << 20
 _TABLES = (*tables.SUFFIXES, *arrays.SUFFIXES)
 _JSON = (".json", ".jsonl", ".ndjson")
-_DELIMITERS = (",", "\t", ";", "|")
+_DELIMITERS = (",", "\t", ";", "|", " ")
 _OPENERS: Mapping[str, Any] = {
     ".gz": gzip.open,
     ".xz": lzma.open,
@@ -63,23 +63,26 @@ _OPENERS: Mapping[str, Any] = {
 }
 
 _EVENT_COLUMNS = ("op", "src", "dst", "weight", "ts")
-_OTHER_NAMES = "Where they have other names, give these: --column src=NAME --column dst=NAME"
-_NO_HEADER = f"; if it is a header line, it must begin with #, or name src and dst. {_OTHER_NAMES}"
+OTHER_NAMES = "Where they have other names, give these: --column src=NAME --column dst=NAME"
+"""What may help where columns have other names. Who has no such options says something else instead of this and
+of the next."""
+TEXT_IDS = "; texts are ids where --vertex-ids, or graph.vertex_ids, is string"
+_NO_HEADER = f"; if it is a header line, it must begin with #, or name src and dst. {OTHER_NAMES}"
 _COMMAS = "; lines with commas are read where the first line names their columns: src,dst"
 _BY_NAME = "; by its name the file is an edge list: .csv, .tsv, .json, .parquet and .arrow are read otherwise"
 _DOCUMENTS = "; each line is an object of its own (`jq -c` writes such, `jq -c '.[]'` of a list)"
-TEXT_IDS = "; texts are ids where --vertex-ids, or graph.vertex_ids, is string"
-"""What may help where ids are texts; who has no such option says something else instead."""
 _GAPS = "; of integers with gaps pandas makes floats: leave those rows out, then .astype('int64') the columns"
 _DATES = "; columns of dates are read from .parquet and .arrow"
-_HOLDS_A_WORD = re.compile(r"(src|dst) holds '[^\d\s.+'-]")
+_OTHER_OPS = '; what stands for which: --column op=op --column \'op_values={insert=["add"], delete=["remove"]}\''
+_HOLDS_A_WORD = re.compile(r"(src|dst) holds '(?![\d.eE+-]+')[^']*[^\W\d_]")
 _HOLDS_A_FLOAT = re.compile(r"(src|dst) holds '?-?\d+\.0'?;")
 _HEADER_LIKE = re.compile(rb"[A-Za-z_][^,;|\t{]*[,;|\t]")
 _IS_A_DATE = re.compile(r"ts is '\d{4}-\d\d-\d\d")
-_COLUMN_OF_TEXTS = re.compile(r"(src|dst) is a column of '(large_)?(string|utf8)")
+_COLUMN_OF_TEXTS = re.compile(r"(src|dst) is a column of '(large_)?(string|utf8|dictionary)")
 _COLUMN_OF_FLOATS = re.compile(r"(src|dst) is a column of '(double|float)")
 _NO_WEIGHT = re.compile(rb"^((?:[^\t\n]*\t){3})-(?=\t)", re.MULTILINE)
 _NO_TS = re.compile(rb"(?<=\t)-(?=\r?$)", re.MULTILINE)
+_SAVE = "save its edges as .csv or .parquet, with the columns src and dst"
 _UNPACK = "unpack it first, or give it a name that ends in"
 _NO_TEXT: Mapping[bytes, str] = {
     rb"\x1f\x8b": f"it is compressed by gzip; {_UNPACK} .gz",
@@ -90,6 +93,10 @@ _NO_TEXT: Mapping[bytes, str] = {
     rb"ARROW1\0\0": "it is an Arrow file; give it a name that ends in .arrow",
     rb"PK\x03\x04": "it is a zip archive (as .xlsx and .npz are); unpack it, or save its edges as .csv",
     rb"\x93NUMPY": "it is an array of NumPy; give it a name that ends in .npy",
+    rb"(?s).{257}ustar": "it is a tar archive; unpack it",
+    rb"\x80[\x02-\x05]": f"it is a pickle of Python; {_SAVE}",
+    rb"(?i)(\xef\xbb\xbf)?<(\?xml|graphml|gexf)": f"it is XML (as GraphML and GEXF are); {_SAVE}",
+    rb"(?i)\*(vertices|network)": f"it is of Pajek; {_SAVE}",
     rb"\xff\xfe|\xfe\xff": "it is UTF-16: iconv -f UTF-16 -t UTF-8",
 }
 """By how a file begins: what it is instead of text, and what helps."""
@@ -313,18 +320,22 @@ def _place(path: Path, form: _Form, lines: int, value: bytes, at: int, bad: BadR
 def _advice(form: _Form, bad: BadRecord, *, is_first: bool) -> str:
     """What may help where a line is not what it should be: it is as in other programs' files."""
     reason, line = Reason(bad.reason), bad.value.lstrip()
-    if form.encoding == "el" and is_first and (bad.detail.startswith("src holds") or _HEADER_LIKE.match(line)):
+    if form.encoding == "el" and is_first and bad.detail.startswith("src holds"):
+        return f"{TEXT_IDS}{_NO_HEADER}"
+    if form.encoding == "el" and is_first and _HEADER_LIKE.match(line):
         return _NO_HEADER
     if reason is Reason.BAD_ID and _HOLDS_A_WORD.match(bad.detail):
         return TEXT_IDS
     if reason is Reason.BAD_ID and _HOLDS_A_FLOAT.match(bad.detail):
         return _GAPS
+    if reason is Reason.BAD_OP and "op_values" not in bad.detail:
+        return _OTHER_OPS
     if reason is Reason.BAD_TIMESTAMP and _IS_A_DATE.match(bad.detail):
         return _DATES
     if form.encoding == "el" and reason is Reason.BAD_COLUMN:
         return _COMMAS if b"," in line else _BY_NAME if is_first else ""
     if form.encoding == "json" and reason is Reason.BAD_COLUMN and " has no " in bad.detail:
-        return f". {_OTHER_NAMES}"
+        return f". {OTHER_NAMES}"
     if form.encoding == "json" and reason is Reason.MALFORMED and (line.startswith(b"[") or line.rstrip() == b"{"):
         return _DOCUMENTS
     return ""
@@ -355,6 +366,8 @@ def _form_of(path: Path, block: bytes, names: NamedColumns | None) -> _Form:
         return _Form("json")
     try:
         for delimiter in _DELIMITERS:
+            if delimiter.isspace() and line.startswith((b"#", b"%")):
+                continue
             with contextlib.suppress(Bad):
                 csv_layout(first, delimiter, names)
                 return _Form("csv", delimiter)
@@ -377,7 +390,7 @@ def _names_in(block: bytes) -> list[str]:
     if line.startswith("{"):
         with contextlib.suppress(orjson.JSONDecodeError):
             return [*orjson.loads(line)]
-    return [name.strip(' "') for name in re.split(r"[,\t;|]", line)]
+    return [name.strip('"') for name in re.split(r"[,\t;| ]", line)]
 
 
 def _is_object(line: bytes) -> bool:
@@ -407,7 +420,7 @@ def _advice_on_header(header: str, *, named: bool) -> str:
         return ". Lines must end with a line feed: tr '\\r' '\\n'"
     if not re.search("[A-Za-z]", header):
         return ". Put such a line before the first"
-    return "" if named else f". {_OTHER_NAMES}"
+    return "" if named else f". {OTHER_NAMES}"
 
 
 def _blocks(
@@ -477,7 +490,7 @@ def _advice_on_column(detail: str, accepts: Accepts) -> str:
     if accepts.vertex_ids == "int" and _COLUMN_OF_TEXTS.match(detail):
         return TEXT_IDS
     if detail.startswith("the columns must be src") and accepts.columns is None:
-        return f". {_OTHER_NAMES}"
+        return f". {OTHER_NAMES}"
     return _GAPS if _COLUMN_OF_FLOATS.match(detail) else ""
 
 
