@@ -550,7 +550,12 @@ def load(
         list[Path],
         typer.Argument(metavar="FILE", help="The same files as for produce.", dir_okay=False, callback=_existing),
     ],
-    offsets: Annotated[str, typer.Option(metavar="JSON", help="Where the stream goes on: offsets as in results.")],
+    offsets: Annotated[
+        str | None,
+        typer.Option(
+            metavar="JSON", help="Where the stream goes on behind the files. Must be given.", show_default=False
+        ),
+    ] = None,
     config: ConfigFile = None,
     settings: SetFlags = None,
     spool: SpoolFlag = None,
@@ -561,6 +566,11 @@ def load(
     json: JsonFlag = False,
 ) -> None:
     """Make the first checkpoint from files, from which `run` goes on with the stream."""
+    if offsets is None:
+        raise Misused(
+            '--offsets must say where the stream goes on behind the files: \'{"topic": {"0": 17}}\'; of a spool '
+            "'{\"file\": 170}' (bytes), or '{}' to read all that lies there"
+        )
     flags = _flags(settings, spool=spool, kafka=kafka, topics=topic, checkpoints=checkpoints)
     loaded = _load(config, flags).config
     os.umask(0o077)  # as for what the daemon makes

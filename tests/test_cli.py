@@ -363,7 +363,7 @@ def test_a_link_to_nowhere_is_not_called_a_file(tmp_path: Path) -> None:
     assert why(link.value) == f"it is a link to {str(tmp_path / 'gone')!r}, which is not there"
     with pytest.raises(FileExistsError) as file:
         (tmp_path / "file").mkdir(exist_ok=True)
-    assert why(file.value) == "File exists, and is not a folder"
+    assert why(file.value) == "it is a file, and must be a folder"
     with pytest.raises(FileExistsError) as folder:
         tmp_path.mkdir()
     assert why(folder.value) == "File exists"

@@ -371,7 +371,8 @@ def test_what_the_daemon_would_refuse_is_left_out(tmp_path: Path, capsys: pytest
 
 def test_the_command_needs_offsets(tmp_path: Path) -> None:
     (tmp_path / "edges.el").write_bytes(b"1 2\n")
-    assert CliRunner().invoke(app, ["load", str(tmp_path / "edges.el")]).exit_code == MISUSED
+    done = CliRunner().invoke(app, ["load", str(tmp_path / "edges.el")])
+    assert done.exit_code == MISUSED and "where the stream goes on behind the files" in done.stderr
 
 
 def test_edges_from_a_pipe(tmp_path: Path) -> None:
