@@ -101,6 +101,11 @@ class _Commands(TyperGroup):
             if ctx.params.get("debug"):
                 raise
             raise typer.Exit(_explain(error)) from None
+        except typer.BadParameter as error:
+            from .config.load import plainly
+
+            error.message = plainly(error.message)
+            raise
         except RuntimeError as error:
             if ctx.params.get("debug") or no_thread(error) is None:
                 raise
@@ -359,7 +364,7 @@ def demo(
     data: Annotated[
         Path | None, typer.Option(help="Stream this edge list instead of the default graph.", exists=True)
     ] = None,
-    updates: Annotated[int | None, typer.Option(min=1, help="Stop after this many updates.")] = None,
+    updates: Annotated[int | None, typer.Option(min=1, metavar="N", help="Stop after this many updates.")] = None,
     window: Annotated[float | None, typer.Option(min=0, metavar="SECONDS", help="How long an edge lives.")] = None,
     keep: Annotated[Path | None, typer.Option(metavar="DIR", help="Work in this folder and keep it.")] = None,
 ) -> None:
@@ -643,9 +648,10 @@ def watch(
         Literal["desc", "asc"], typer.Option(help="With --top: the largest values, or the smallest.")
     ] = "desc",
     threshold: Annotated[
-        float | None, typer.Option(min=0, help="Leave out changes of at most this share of the value.")
+        float | None,
+        typer.Option(min=0, metavar="SHARE", help="Leave out changes of at most this share of the value."),
     ] = None,
-    changes: Annotated[int | None, typer.Option(min=1, help="End after this many messages.")] = None,
+    changes: Annotated[int | None, typer.Option(min=1, metavar="N", help="End after this many messages.")] = None,
     json: JsonFlag = False,
     token: TokenFlag = None,
     token_file: TokenFileFlag = None,
@@ -710,7 +716,7 @@ def top(
     interval: Annotated[
         float, typer.Option(min=0.05, max=86_400, metavar="SECONDS", help="Time between two looks.")
     ] = 1.0,
-    samples: Annotated[int | None, typer.Option(min=1, help="End after this many answers.")] = None,
+    samples: Annotated[int | None, typer.Option(min=1, metavar="N", help="End after this many answers.")] = None,
     json: JsonFlag = False,
     token: TokenFlag = None,
     token_file: TokenFileFlag = None,

@@ -172,7 +172,9 @@ def replay(
     encoding: Annotated[
         Encoding | None,
         typer.Option(
-            help="The true encoding, if a wrong one was the mistake. Default: their own.", show_default=False
+            metavar="ENCODING",
+            help="The true encoding, if a wrong one was the mistake: json, csv, registry, ... Default: their own.",
+            show_default=False,
         ),
     ] = None,
     csv_header: Annotated[

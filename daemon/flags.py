@@ -25,8 +25,11 @@ class Misused(typer.BadParameter):
 
 
 def examples(*lines: str) -> str:
-    """Examples for the end of a help page, one a line."""
-    return "\n".join(["[bold]Examples[/bold]", *lines])
+    """Examples for the end of a help page, one a line; what one is for is a comment of the shell behind it."""
+    commented = (
+        line.replace("[/cyan]  ", "[/cyan]  # ") if line.startswith("[cyan]graphtide ") else line for line in lines
+    )
+    return "\n".join(["[bold]Examples[/bold]", *commented])
 
 
 def brokers(value: str | None) -> str | None:

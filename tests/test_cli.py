@@ -106,6 +106,35 @@ def test_every_command_has_help_with_examples_that_name_it(runner: CliRunner, co
     assert "Examples" in done.output and f"graphtide {command}" in done.output
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("produce --spool a --schema x e.csv", "'--schema': 'x' is not one of 'avro', 'protobuf', 'json'"),
+        ("dead-letters replay . --encoding x --spool a", "'--encoding': 'x' is not one of 'msgpack', "),
+        ("top tcp://127.0.0.1:1 --interval x", "'--interval': must be a valid number"),
+        ("top tcp://127.0.0.1:1 --interval 0", "'--interval': must be greater than or equal to 0.05"),
+        ("query unix:/x get --tls-ca none.pem", "'--tls-ca': file 'none.pem' does not exist"),
+    ],
+)
+def test_a_wrong_value_is_said_in_plain_words(runner: CliRunner, arguments: str, said: str) -> None:
+    done = runner.invoke(cli.app, arguments.split(), terminal_width=200)
+    assert done.exit_code == 2 and said in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("command", ["run", "produce", "export", "watch", "dead-letters replay"])
+def test_help_fits_into_80_columns(runner: CliRunner, command: str) -> None:
+    """And no kind of value is so long that it goes on in the next line."""
+    shown = runner.invoke(cli.app, [*command.split(), "--help"], terminal_width=80).stdout
+    assert max(map(len, shown.splitlines())) <= 80
+    kinds = [re.sub("[<>]=", "", line) for line in shown.splitlines() if line.startswith("│")]
+    assert not [line for line in kinds if line.count("<") != line.count(">")]
+
+
+def test_what_an_example_is_for_is_a_comment_of_the_shell(runner: CliRunner) -> None:
+    shown = runner.invoke(cli.app, ["--help"], terminal_width=200).stdout
+    assert "graphtide produce --spool spool edges.csv  # put updates there" in shown
+
+
 def test_the_help_page_documents_the_exit_codes(runner: CliRunner) -> None:
     done = runner.invoke(cli.app, ["--help"])
     assert done.exit_code == 0
