@@ -440,7 +440,7 @@ def test_a_file_that_names_no_columns_is_bad_as_a_whole(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("header", "advice"),
     [
-        ("1,2", r"'1,2'\. Put such a line before the first$"),
+        ("1,2", r"'1,2'\. Put such a line before the first: \(echo src,dst; cat FILE\) \| graphtide"),
         ("Source;Target,Weight", r"Where they have other names, give these: --column src=NAME --column dst=NAME$"),
     ],
 )
@@ -1026,9 +1026,10 @@ def test_a_wrong_time_is_told_in_the_unit_of_its_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("named", ["-", "/dev/stdin"])
-def test_edges_from_a_pipe(tmp_path: Path, named: str) -> None:
+@pytest.mark.parametrize("text", [b"# c\n1 2\n3 4 0.5\n", b"src,dst\n1,2\n3,4\n"])
+def test_edges_from_a_pipe(tmp_path: Path, named: str, text: bytes) -> None:
     command = [sys.executable, "-m", "graphtide", "produce", "--spool", str(tmp_path), "--json", named]
-    done = subprocess.run(command, input=b"# c\n1 2\n3 4 0.5\n", capture_output=True, timeout=120)
+    done = subprocess.run(command, input=text, capture_output=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["updates"] == 2
 

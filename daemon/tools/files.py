@@ -68,7 +68,8 @@ OTHER_NAMES = "Where they have other names, give these: --column src=NAME --colu
 of the next."""
 TEXT_IDS = "; texts are ids where --vertex-ids, or graph.vertex_ids, is string"
 _NO_HEADER = f"; if it is a header line, it must begin with #, or name src and dst. {OTHER_NAMES}"
-_COMMAS = "; lines with commas are read where the first line names their columns: src,dst"
+_PUT_BEFORE = "(echo src,dst; cat FILE) | graphtide ... -"
+_COMMAS = f"; lines with commas are read where the first line names their columns: {_PUT_BEFORE}"
 _BY_NAME = "; by its name the file is an edge list: .csv, .tsv, .json, .parquet and .arrow are read otherwise"
 _DOCUMENTS = "; each line is an object of its own (`jq -c` writes such, `jq -c '.[]'` of a list)"
 _GAPS = "; of integers with gaps pandas makes floats: leave those rows out, then .astype('int64') the columns"
@@ -419,7 +420,7 @@ def _advice_on_header(header: str, *, named: bool) -> str:
     if "\r" in header.removesuffix("\r"):
         return ". Lines must end with a line feed: tr '\\r' '\\n'"
     if not re.search("[A-Za-z]", header):
-        return ". Put such a line before the first"
+        return f". Put such a line before the first: {_PUT_BEFORE}"
     return "" if named else f". {OTHER_NAMES}"
 
 
