@@ -48,11 +48,11 @@ threads write one word of a bitmap."""
 class RowView(NamedTuple):
     """The arrays of a packed array, as a kernel reads them; valid until the next ``apply``.
 
-    ``keys`` uint64[slots]; ``weights`` float32[slots], or float32[0] when unweighted (of a copy both end with the
-    last live slot); ``counts`` int32[leaves], the live slots of each leaf; ``row_leaf`` uint32[>= n], the leaf in
-    which the row of a vertex begins (never later than its first key; meaningless for degree 0); ``degrees``
-    uint32[>= n]; ``leaf_shift``: a leaf has ``1 << leaf_shift`` slots. Leaves ``stretch_begin`` to ``stretch_end``
-    are empty; where there is no such stretch, both are the number of leaves.
+    ``keys`` uint64[slots]; ``weights`` float32[slots], or float32[0] when unweighted; ``counts`` int32[leaves],
+    the live slots of each leaf; ``row_leaf`` uint32[>= n], the leaf in which the row of a vertex begins (never
+    later than its first key; meaningless for degree 0); ``degrees`` uint32[>= n]; ``leaf_shift``: a leaf has
+    ``1 << leaf_shift`` slots. Leaves ``stretch_begin`` to ``stretch_end`` are empty; where there is no such
+    stretch, both are the number of leaves.
     """
 
     keys: Keys

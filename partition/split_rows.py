@@ -505,10 +505,14 @@ def _batch(edges: EdgeList, op: Op) -> EdgeBatch:
 
 
 def _view_of(edges: EdgeList, n_vertices: int) -> RowView:
-    """Ascending edges as a packed array without gaps, in place: its last leaf has only the slots that it needs."""
+    """Ascending edges as a packed array without gaps."""
     n = len(edges)
     n_leaves = max(1, -(-n // LEAF_SLOTS))
-    weights = np.empty(0, np.float32) if edges.weights is None else edges.weights
+    keys = np.zeros(n_leaves << LEAF_SHIFT, np.uint64)
+    keys[:n] = edges.keys
+    weights = np.zeros(0 if edges.weights is None else keys.size, np.float32)
+    if edges.weights is not None:
+        weights[:n] = edges.weights
     counts = np.full(n_leaves, LEAF_SLOTS, np.int32)
     counts[-1] = n - ((n_leaves - 1) << LEAF_SHIFT)
     src = sources(edges.keys)
@@ -517,4 +521,4 @@ def _view_of(edges: EdgeList, n_vertices: int) -> RowView:
     degrees, row_leaf = np.zeros(n_vertices, np.uint32), np.zeros(n_vertices, np.uint32)
     degrees[src[begins]] = np.diff(np.append(begins, n))
     row_leaf[src[begins]] = begins >> LEAF_SHIFT
-    return RowView(edges.keys, weights, counts, row_leaf, degrees, LEAF_SHIFT, n_leaves, n_leaves)
+    return RowView(keys, weights, counts, row_leaf, degrees, LEAF_SHIFT, n_leaves, n_leaves)
