@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import re
+import resource
 import shlex
 import signal
 import socket
@@ -28,7 +29,7 @@ from typer.testing import CliRunner
 from waiting import PATIENCE_S
 
 from graphtide.compute import registry
-from graphtide.daemon import cli, logs, terminal
+from graphtide.daemon import cli, logs, os_errors, terminal
 from graphtide.daemon.client.wire import pack_bitmap, pack_column
 from graphtide.daemon.config.load import from_tables
 from graphtide.daemon.config.settings import Config
@@ -332,6 +333,34 @@ def test_a_limit_of_the_process_is_said(limit: str, message: str, tmp_path: Path
     assert told_before == (done.returncode == 2), "a restart would not help"
     assert re.search(message, done.stderr, re.MULTILINE), done.stderr
     assert "Traceback" not in done.stderr
+
+
+def _require_limits() -> None:
+    os_errors.require_descriptors()
+    os_errors.require_address_space(1)
+
+
+@pytest.mark.parametrize(
+    ("limit", "check", "least"),
+    [
+        ("RLIMIT_NOFILE", "open files", os_errors.DESCRIPTORS_MIN),
+        ("RLIMIT_AS", "address space", os_errors.ADDRESS_SPACE_MIN),
+    ],
+)
+def test_the_doctor_fails_where_a_limit_keeps_a_daemon_from_starting(
+    monkeypatch: pytest.MonkeyPatch, limit: str, check: str, least: int
+) -> None:
+    """With the sentence that a start ends with."""
+    config = from_tables({"compute": {"threads": 1}})
+    limits = {number: resource.getrlimit(number) for number in (resource.RLIMIT_NOFILE, resource.RLIMIT_AS)}
+    limits |= {resource.RLIMIT_STACK: (8 << 20, 8 << 20), resource.RLIMIT_MEMLOCK: (1, 1)}
+    limits[getattr(resource, limit)] = least - 1, least - 1
+    monkeypatch.setattr(resource, "getrlimit", limits.__getitem__)
+    with pytest.raises(ConfigError) as refused:
+        _require_limits()
+    assert doctor.Finding(check, "fail", refused.value.message) in list(doctor._limits(config))
+    limits[getattr(resource, limit)] = resource.RLIM_INFINITY, resource.RLIM_INFINITY
+    assert all(one.status != "fail" for one in doctor._limits(config) if one.check == check)
 
 
 def test_kernels_that_would_not_be_compiled_are_said(
