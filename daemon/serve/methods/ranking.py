@@ -22,7 +22,7 @@ from ..values import best_of, no_order, staleness, top_k, wire_ids
 from .named import copy_of, program_of
 from .registry import method
 
-BINS_DEFAULT = 20
+K_DEFAULT, BINS_DEFAULT = 10, 20
 BEST_FALL, BEST_FALL_MIN = 0.01, 1e-30
 """How much worse the last of the best may be in the next epoch, as it is guessed: a part of it, and this."""
 
@@ -31,7 +31,7 @@ BEST_FALL, BEST_FALL_MIN = 0.01, 1e-30
 def top(serving: Serving, params: Params) -> Outcome:
     """The k vertices of largest (or smallest) value; vertices without a value are left out."""
     id = params.program()
-    k = params.whole("k", 1, serving.limits.top_k_max, 10)
+    k = params.limited("k", serving.limits, "top_k_max", default=K_DEFAULT)
     order = params.choice("order", ("desc", "asc"))
     among = params.vertices_or_all("vertices", serving)
     params.end()
@@ -140,7 +140,7 @@ async def _top_among(
 async def histogram(serving: Serving, params: Params) -> Reply:
     """How many vertices have values within each of some bins."""
     id = params.program()
-    bins = params.whole("bins", 1, serving.limits.top_k_max, min(BINS_DEFAULT, serving.limits.top_k_max))
+    bins = params.limited("bins", serving.limits, "top_k_max", default=BINS_DEFAULT)
     scale: Scale = "log" if params.choice("scale", ("linear", "log")) == "log" else "linear"
     params.end()
     await params.covered(serving)
