@@ -25,6 +25,7 @@ import msgpack
 import numpy as np
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
+from rich.console import Console
 from typer.testing import CliRunner
 from waiting import PATIENCE_S
 
@@ -1087,13 +1088,18 @@ ANSWERS: dict[str, tuple[dict[str, Any], dict[str, Any], list[list[str]]]] = {
         {
             "programs": {
                 "hops": {"kind": "bfs", "parameters": {"source": 1}, "scalars": {"reached": 12345678.0}},
-                "lcc": {"kind": "lcc", "parameters": {}, "scalars": {"mean": 1 / 3}},
+                "lcc": {"kind": "lcc", "parameters": {}, "joined": [1, 20], "scalars": {"mean": 1 / 3}},
+                "new": {"kind": "bfs", "parameters": {"source": 2}, "joined": None, "scalars": {}},
             }
         },
         [
-            ["program", "kind", "parameters", "scalars"],
-            ["hops", "bfs", "source=1", "reached=12345678"],
-            ["lcc", "lcc", "-", "mean=0.333333"],
+            ["program", "kind", "parameters", "joined"],
+            ["hops", "bfs", "source=1", "-"],
+            ["lcc", "lcc", "-", "1.20"],
+            ["new", "bfs", "source=2", "-"],
+            ["program", "scalars"],
+            ["hops", "reached=12345678"],
+            ["lcc", "mean=0.333333"],
         ],
     ),
     "stats": (
@@ -1223,6 +1229,23 @@ def test_answers_are_tables_for_people(method: str, asked: list[Any], capsys: py
     for line in expected:
         assert line in lines
     assert lines[-1] == ["epoch", "2.17,", "offsets", '{"edges":', '{"0":', "5}}"]
+
+
+def test_the_table_of_programs_fits_a_terminal_of_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = {"state": "fresh", "error_bound": 0.000936629, "memory_bytes": 776708, "parameters": {}, "kept": False}
+    scalars = {"norm": 5497.22, "error_bound": 0.000936629, "amplification": 1.21166}
+    programs = {
+        "pagerank": {"kind": "pagerank", **state, "joined": None, "scalars": scalars},
+        "components": {"kind": "components", **state, "joined": None, "scalars": {"components": 1.0}},
+        "bfs(4)": {"kind": "bfs", **state, "parameters": {"source": 4}, "joined": [1, 2], "scalars": {}},
+    }
+    shown = Console(file=io.StringIO(), width=80)
+    query.show("programs", {}, {**STAMP, "programs": programs}, shown)
+    assert isinstance(shown.file, io.StringIO)
+    lines = shown.file.getvalue().splitlines()
+    assert [line.split()[0] for line in lines[:7]] == [
+        "program", "pagerank", "components", "bfs(4)", "program", "pagerank", "components"
+    ]  # fmt: skip
 
 
 def test_degrees_are_shown_where_in_edges_are_not_kept(
