@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import json
@@ -48,7 +49,7 @@ from graphtide.daemon.errors import (
     UnknownProgram,
 )
 from graphtide.daemon.flags import with_homes
-from graphtide.daemon.ingest import kafka_client
+from graphtide.daemon.ingest import kafka_client, sources
 from graphtide.daemon.ingest.dead_letters import pack_letter
 from graphtide.daemon.os_errors import SOCKET_PATH_BYTES, why
 from graphtide.daemon.records.spool_format import frame, read_frames
@@ -586,6 +587,21 @@ def test_the_doctor_fails_with_a_hint_where_the_daemon_could_not_run(tmp_path: P
     assert found["gpu"].status == "fail"
     assert found["source.path"].status == "ok"
     assert "metrics.listen" not in found
+
+
+def test_an_encoding_that_a_spool_does_not_go_by_is_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its files end in .json, say, and are read as that, with a dead letter for each line."""
+    given = {"kind": "spool", "path": str(tmp_path / "spool"), "encoding": "debezium"}
+    kafka = {"kind": "kafka", "bootstrap_servers": ["a:1"], "topics": ["t"], "encoding": "debezium"}
+    said = 'source.encoding = "debezium" is of no effect: files of a spool are read as what their names end in'
+    with contextlib.closing(sources.make_source(from_tables({"source": given}))):
+        assert said in caplog.text
+    (finding,) = (one for one in doctor._directories(from_tables({"source": given})) if one.status == "warn")
+    assert finding.check == "source.encoding" and finding.found.startswith(said)
+    for other in (kafka, {key: value for key, value in given.items() if key != "encoding"}):
+        assert from_tables({"source": other}).source.unheeded_encoding() is None
 
 
 def test_the_doctor_sees_what_a_start_would_not_get_past(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

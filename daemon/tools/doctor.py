@@ -183,7 +183,7 @@ def _packages(config: Config) -> Iterator[Finding]:
         yield Finding("uvloop", "ok", _version("uvloop"))
     if find_spec("pyarrow") is not None:
         yield Finding("pyarrow", "ok", _version("pyarrow"))
-    elif config.source.encoding == "arrow":
+    elif config.source.kind == "kafka" and config.source.encoding == "arrow":
         yield Finding(
             "pyarrow", "fail", 'missing, and source.encoding is "arrow"', "pip install 'graphtide[arrow]'"
         )
@@ -258,6 +258,8 @@ def _directories(config: Config) -> Iterator[Finding]:
     folders = {"checkpoint.path": config.checkpoint.path, "dead_letters.path": config.dead_letters.path}
     if config.source.kind == "spool":
         folders["source.path"] = config.source.path
+        if (unheeded := config.source.unheeded_encoding()) is not None:
+            yield Finding("source.encoding", "warn", unheeded, "name files so, and leave the setting out")
     if config.results.kind == "spool":
         folders["results.path"] = config.results.path
     for key, folder in folders.items():
