@@ -202,14 +202,14 @@ class Params:
         """Wait for an epoch that covers the offsets that are asked for.
 
         Raises:
-            TimedOut, Unavailable: as ``Serving.covered``.
+            TimedOut, Unavailable: as ``Waiting.covered``.
         """
         if self.min_offsets:
-            await serving.covered(self.asker, self.min_offsets, self.deadline)
+            await serving.waiting.covered(self.asker, self.min_offsets, self.deadline)
 
     def once_covered(self, serving: Serving, work: Callable[[], Outcome]) -> Outcome:
         """The outcome of ``work``, which is done at once where there is nothing to wait for."""
-        if not self.min_offsets or serving.covers(self.min_offsets):
+        if not self.min_offsets or serving.waiting.covers(self.min_offsets):
             return work()
 
         async def later() -> Reply:

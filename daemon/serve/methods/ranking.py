@@ -41,7 +41,7 @@ def top(serving: Serving, params: Params) -> Outcome:
         if among is not None:
             return _top_among(serving, params, id, among, k, descending=order == "desc")
         key = "top", id, k, order
-        return serving.known(key) or _top_of_all(serving, params, key)
+        return serving.answers.known(key) or _top_of_all(serving, params, key)
 
     return params.once_covered(serving, work)
 
@@ -79,7 +79,7 @@ async def _top_of_all(serving: Serving, params: Params, key: tuple[str, str, int
         answer = {"ids": ids, "values": pack_column(values), **staleness(snapshot.programs[id])}
         return Reply(serving.stamp(snapshot), answer)
 
-    return await serving.cached(key, compute, ahead=is_short)
+    return await serving.answers.answer(key, compute, ahead=is_short)
 
 
 def _run_of(serving: Serving, result: ProgramResults) -> Callable[[slice], Answer]:
@@ -159,7 +159,7 @@ async def histogram(serving: Serving, params: Params) -> Reply:
         return Reply(serving.stamp(snapshot), answer)
 
     key = "histogram", id, bins, scale
-    return await serving.cached(key, lambda: serving.for_all(params.asker, compute))
+    return await serving.answers.answer(key, lambda: serving.for_all(params.asker, compute))
 
 
 def _all_values(serving: Serving, id: str) -> tuple[Snapshot, Answer, int]:
