@@ -46,6 +46,7 @@ from graphtide.daemon.errors import (
     SourceError,
     SourceReplaced,
     SourceUnavailable,
+    Unauthorized,
     UnknownProgram,
 )
 from graphtide.daemon.flags import with_homes
@@ -1304,6 +1305,17 @@ def test_the_token_comes_from_the_environment_or_a_file(
 def test_errors_of_queries_are_one_line_and_a_code(runner: CliRunner, asked: list[Any]) -> None:
     done = runner.invoke(cli.app, ["query", "unix:/x", "gte"])
     assert (done.exit_code, done.stderr) == (1, "graphtide: 'gte' is no method of the protocol\n")
+
+
+def test_who_is_asked_for_a_token_is_told_how_to_give_one(
+    runner: CliRunner, asked: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise Unauthorized("this server asks for a token")
+
+    monkeypatch.setattr(query.Client, "call", refuse)
+    done = runner.invoke(cli.app, ["query", "unix:/x", "stats"])
+    assert done.stderr == "graphtide: this server asks for a token (GRAPHTIDE_TOKEN, or --token-file)\n"
 
 
 def test_a_daemon_that_is_not_there_is_one_line_and_worth_trying_again(runner: CliRunner) -> None:
