@@ -50,6 +50,7 @@ from .ingest.decode import Decoder
 from .ingest.loop import Ingest
 from .ingest.named_columns import named_columns
 from .ingest.prepared import PreparedQueue
+from .ingest.registry import Registry
 from .ingest.reuse import IdReuse
 from .ingest.row_keys import KeyHash
 from .ingest.sources import make_dead_letters, make_registry, make_source
@@ -283,6 +284,8 @@ class Service:
         self.queue = PreparedQueue(config.epoch.queue_updates_max)
         self.reuse = IdReuse(self.index, self._begin_grace)
         stop = threading.Event()
+        registry = make_registry(config, given_up=stop.is_set)
+        self._renewals.append(lambda: _renew_registry(registry, config))
         self.ingest = Ingest(
             source=self.source,
             decoder=Decoder(
@@ -293,7 +296,7 @@ class Service:
                 csv_columns=config.source.csv_columns or None,
                 csv_delimiter=config.source.csv_delimiter,
                 columns=named_columns(config.source.columns),
-                registry=make_registry(config, given_up=stop.is_set),
+                registry=registry,
                 compacted=config.source.compacted == "accept",
                 keyed=None if self.keyed is None else KeyHash(self.keyed.secret),
                 memory=self.within_budget,
@@ -603,6 +606,17 @@ class Service:
         if not self._asked_to_stop:
             raise StartAgain(LostDevice("device" if self.card is None else self.card.name, str(error))) from error
         log.warning("stopped without a last checkpoint: the next start goes on from the one before")
+
+
+def _renew_registry(registry: Registry | None, config: Config) -> None:
+    """Have the password and the certificates of the schema registry read again.
+
+    Raises:
+        ConfigError: one of the files cannot be used.
+    """
+    now = make_registry(config)
+    if registry is not None and now is not None:
+        registry.renew(now)
 
 
 def _tls_files(tls: TlsConfig) -> TlsFiles | None:
