@@ -534,6 +534,20 @@ def test_who_gives_up_waits_for_no_server(link: ServerLink, monkeypatch: pytest.
 
 
 @pytest.mark.sample(among="a server process and its template")
+def test_a_server_that_is_told_to_end_leaves_nothing_open(
+    chain: Chain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Though nobody has hung up who asks it for answers, or whom it asks."""
+    monkeypatch.setenv("PYTHONWARNINGS", "always::ResourceWarning")
+    with serving(chain, tmp_path) as link, Client(link.addresses[0], timeout=60) as client:
+        client.degree([100])
+        process = link._process
+        assert process is not None
+        process.control.shutdown(socket.SHUT_RDWR)
+        until(lambda: link.restarts == 1 and link.is_ready)
+    assert "ResourceWarning" not in capfd.readouterr().err
+
+
 def test_a_lost_template_costs_a_start_and_nothing_else(link: ServerLink) -> None:
     template = link.template_pid
     assert template is not None
