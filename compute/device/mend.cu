@@ -175,8 +175,8 @@ struct Mending : Pushing<false> {
         const bool is_first[2] = {before[0] < job.stamp, before[1] < job.stamp};
         const Votes firsts = vote(is_first[0], is_first[1]), all = vote(chosen[0], chosen[1]);
         const Votes passes = vote(is_short(to[0]), is_short(to[1])), takes = vote(is_short(from[0]), is_short(from[1]));
-        const u32 edges_to = __reduce_add_sync(ALL_LANES, to[0].degree + to[1].degree);
-        const u32 edges_from = __reduce_add_sync(ALL_LANES, from[0].degree + from[1].degree);
+        const u32 edges_to = edges_of_rows(to[0].degree, to[1].degree);
+        const u32 edges_from = edges_of_rows(from[0].degree, from[1].degree);
         PathCounters* const counters = job.counters;
         u64* counter = &counters->logged;
         u32 amount = firsts.count();
