@@ -55,7 +55,7 @@ from ...gpma.edges import LOW
 from ...gpma.intrinsics import inner
 from ...gpma.rows import RowView, runs_in_order
 from ...gpma.splice import spliced
-from ...gpma.team import Crew, share
+from ...gpma.team import BrokenOff, Crew, broken_off, share
 from .ranges import GRAIN, cut
 
 F64 = npt.NDArray[np.float64]
@@ -438,7 +438,7 @@ def _run(  # type: ignore[no-untyped-def]
     sums,
 ):
     """A sequence of passes, as ``Pulls.run`` has it: their number, whether any were kept, and what part of the
-    sizes of residuals the last one left."""
+    sizes of residuals the last one left. No passes: it was broken off."""
     counter = np.zeros(1, np.int64)
     shares, next_shares, fixed = room.shares, room.next_shares, room.fixed
     in_degrees = rows.degrees
@@ -454,6 +454,8 @@ def _run(  # type: ignore[no-untyped-def]
     known = np.int64(0)
     stalls = np.int64(0)
     while True:
+        if broken_off(crew):
+            return np.int64(0), keeps, shrinks
         passes += 1
         # A pass behind a mixture shrinks more, but the one behind that does not.
         expected = (slowest * mixed_leaves if keeps else min(shrinks, SHRINKS)) * size
@@ -607,6 +609,9 @@ class Pulls:
 
         ``residual`` then is that of ``value``, exactly, and blocks over the limits are flagged. Only the last pass
         sees to that, so whether one is the last is guessed from the size before it.
+
+        Raises:
+            BrokenOff: by the crew's team, between two passes; values and residuals mean nothing any more.
         """
         if rows.counts.size << rows.leaf_shift < _ALONE:
             crew = Crew(1, crew.words)
@@ -639,6 +644,8 @@ class Pulls:
             self._sums,
         )
         self._keeps |= keeps
+        if not passes:
+            raise BrokenOff("passes were broken off")
         return int(passes)
 
     def _cut(self, rows: RowView, n: int) -> None:
