@@ -395,9 +395,9 @@ def test_vertices_without_out_edges_are_pushed_many_at_a_time() -> None:
         graph.apply(EdgeBatch.of(np.zeros(1, np.uint32), np.ones(1, np.uint32)), n)
         program = PageRank("p")
         program.start(graph)
-        system = program._ranks
+        system = program._systems.ranks
         system.residual[:n], system.flags[:] = 1, 1
         system.sums[[NORM, SIZE, SLIPPED]] = n, n, 0
-        program._sweep_in_waves(graph, system, Limits(1e-9, 1e-9), 1.0, np.zeros(WORK_SLOTS, np.int64))
+        program._solver._sweep_in_waves(graph, system, Limits(1e-9, 1e-9), 1.0, np.zeros(WORK_SLOTS, np.int64))
         assert (system.residual[2:n] == 0).all()
         assert system.sums[SLIPPED] < 8 * n * n
