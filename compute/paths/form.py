@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numba as nb
@@ -165,9 +165,31 @@ class Form:
         return cls(key, value, weighted, functors)
 
 
-@lru_cache(maxsize=64)
+FORMS_MAX = 128
+"""So many forms a process has kernels of. Clients may choose parameters that functors capture, and machine code,
+some 1.7 MB for each form, cannot be given back."""
+_known: dict[Form, Kernels] = {}
+_making = threading.Lock()
+
+
 def kernels_of(form: Form) -> Kernels:
-    """The kernels of a form; programs of equal form share them."""
+    """The kernels of a form; programs of equal form share them.
+
+    Raises:
+        ProgramError: the process has those of as many other forms as it may.
+    """
+    with _making:
+        if form not in _known:
+            if len(_known) >= FORMS_MAX:
+                raise ProgramError(
+                    f"compiled code of {FORMS_MAX} programs with other functions or parameters is there, as much "
+                    "as a process keeps; after a restart there is room for others"
+                )
+            _known[form] = _made(form)
+        return _known[form]
+
+
+def _made(form: Form) -> Kernels:
     single = form.value is np.float32
     names: dict[str, Any] = {
         "WEIGHTED": form.weighted,
