@@ -17,6 +17,7 @@ from . import loss as path_loss
 from . import mend as path_kernels
 from . import refresh as path_refresh
 from . import search as path_search
+from . import spread as path_spread
 from . import wide as path_wide
 from .templates import Kernel, digest, inlined, specialise, step
 
@@ -289,11 +290,11 @@ def _search_kernel(names: Mapping[str, Any]) -> Kernel:
 def _spread_kernel(names: Mapping[str, Any]) -> Kernel:
     own = {
         "publish": step(path_search.publish, names),
-        "step_bound": step(path_search.step_bound, names),
-        "note": step(path_search.note_logged, names),
-        "done_by_all": step(path_search.by_all, names),
-        "put_off": step(path_search.postpone, names),
+        "step_bound": step(path_spread.step_bound, names),
+        "note": step(path_spread.note_logged, names),
+        "done_by_all": step(path_spread.by_all, names),
+        "put_off": step(path_spread.postpone, names),
     }
-    own["split"] = step(path_search.split_far, {**names, **own})
-    own["expand"] = step(path_search.expand_near, {**names, **own})
-    return step(path_search.spread, {**names, **own})
+    own["split"] = step(path_spread.split_far, {**names, **own})
+    own["expand"] = step(path_spread.expand_near, {**names, **own})
+    return step(path_spread.spread, {**names, **own})
