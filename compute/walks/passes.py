@@ -183,7 +183,7 @@ class _Pass(NamedTuple):
     factor: float
     damping: float
     limits: Limits
-    is_last: bool
+    is_last: bool | np.bool_
     share_rounded: float
     keeping: _Keeping
 
