@@ -27,7 +27,7 @@ import numpy.typing as npt
 from report import machine, save, show
 
 from graphtide.compute.program import Program, Refresh
-from graphtide.compute.walks import pagerank
+from graphtide.compute.walks import solving
 from graphtide.compute.walks import sweeps as pagerank_kernels
 from graphtide.compute.walks.pagerank import PageRank
 from graphtide.compute.walks.passes import BLOCK, BLOCK_SHIFT, Estimate, Goal, Limits, Pulls
@@ -126,7 +126,7 @@ def rule_costs(graph: Graph) -> list[dict[str, Any]]:
     start_s, pushed_s = np.linalg.solve(counts, [_sweep_s(graph, chosen) for chosen in (hubs, small)])
     return [
         {"cost": "an edge of a pass, ns", "measured": edge_s * 1e9, "constant": "-"},
-        {"cost": "PASS_VERTEX", "measured": vertex_s / edge_s, "constant": pagerank.PASS_VERTEX},
+        {"cost": "PASS_VERTEX", "measured": vertex_s / edge_s, "constant": solving.PASS_VERTEX},
         {"cost": "an edge of a push", "measured": pushed_s / edge_s, "constant": "-"},
         {"cost": "PUSH_EDGES", "measured": start_s / pushed_s, "constant": PUSH_EDGES},
     ]
@@ -134,7 +134,7 @@ def rule_costs(graph: Graph) -> list[dict[str, Any]]:
 
 def compare_push_costs(bench: Bench, churn: Churn, batches: list[int], values: list[int], count: int) -> list[Any]:
     """Refreshes of PageRanks that differ in ``PUSH_COST``, in turns."""
-    usual = pagerank.PUSH_COST
+    usual = solving.PUSH_COST
     programs = {value: PageRank(f"push cost {value}") for value in values}
     for program in programs.values():
         program.start(bench.graph)
@@ -144,7 +144,7 @@ def compare_push_costs(bench: Bench, churn: Churn, batches: list[int], values: l
         for epoch in range(count + 1):
             change = bench.apply(churn.next(batch))
             for value in values if epoch % 2 else reversed(values):
-                pagerank.PUSH_COST = value
+                solving.PUSH_COST = value
                 begun = time.perf_counter()
                 report = programs[value].refresh(bench.graph, change)
                 if epoch:
@@ -154,7 +154,7 @@ def compare_push_costs(bench: Bench, churn: Churn, batches: list[int], values: l
             least, median = float(ms.min()), float(np.median(ms))
             row = {"batch": batch, "PUSH_COST": value, "least ms": least, "median ms": median}
             rows.append(row | {"visits": float(np.median(visits))})
-    pagerank.PUSH_COST = usual
+    solving.PUSH_COST = usual
     return rows
 
 

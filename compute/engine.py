@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from ..gpma.edges import NO_VERTEX, Vertices
+from ..gpma.team import BrokenOff
 from ..partition.existence import living
 from ..partition.graph import Graph, GraphChange, RowsLost
 from .device import NoTwin, require_twin, twin
@@ -246,6 +247,8 @@ class Engine:
         Raises:
             KeyError: there is no such program.
             RowsLost: the graph is of no use any more.
+            BrokenOff: by the graph's team, between two programs or within one; none of them is of use until it has
+                been started again.
             RuntimeError: a process that was forked cannot run programs.
         """
         chosen = list(self._programs) if ids is None else list(ids)
@@ -386,6 +389,7 @@ class Engine:
         return [tuple(group) for group in groups.values()]
 
     def _start(self, group: _Group) -> list[ProgramRun]:
+        self._graph.team.require_wanted()
         (program,) = group
         return [self._run(program, program.start)]
 
@@ -427,7 +431,7 @@ class Engine:
         return ProgramRun(program.id, refresh, seconds, None, on_device)
 
     def _failed(self, program: Program, error: Exception, seconds: float) -> ProgramRun:
-        if isinstance(error, RowsLost):  # no fault of the program's
+        if isinstance(error, RowsLost | BrokenOff):  # no fault of the program's
             raise error
         if isinstance(error, NoRoom):
             self._starved.add(program.id)

@@ -14,6 +14,7 @@ from .. import __version__
 from ..compute.audit import storage as audit_storage
 from ..compute.audit.auditor import Auditor
 from ..gpma.device.card import Card
+from ..gpma.team import BrokenOff, Team
 from ..ops.metrics import Metrics
 from ..partition.graph import RowsLost
 from . import kernels, systemd
@@ -126,6 +127,7 @@ class Service:
         self.stopping = self._stop = threading.Event()
         self._reload = threading.Event()
         self._asked_to_stop = False
+        self._computing: Team | None = None  # while programs are computed whose outcome a stop makes useless
         self._wants_device = threading.Event()
         self._lost = lost_before()
         self.card: Card | None = None
@@ -237,7 +239,7 @@ class Service:
         self.link.start()
         self._stack.callback(self.link.stop)
         with telling("the programs cannot be computed"):
-            self.pipeline.start(self._contents.restored)
+            self._compute_programs()
         if self.results is not None:
             self._stack.callback(self.results.close)
             self.results.start()
@@ -255,6 +257,23 @@ class Service:
             self.graph.n_edges,
             ", ".join([*self.link.addresses, *self.link.http_addresses]),
         )
+
+    def _compute_programs(self) -> None:
+        """Have those that no checkpoint restored, and the first epoch.
+
+        Raises:
+            MemoryError: there is not enough for their columns.
+            Stopped: we were stopped meanwhile.
+        """
+        self._computing = self.graph.team
+        try:
+            if self._stop.is_set():
+                raise Stopped
+            self.pipeline.start(self._contents.restored)
+        except BrokenOff:
+            raise Stopped from None
+        finally:
+            self._computing = None
 
     def _hold(self, checkpoint: Checkpoint | None) -> None:
         """Have graph, index and programs.
@@ -497,6 +516,8 @@ class Service:
         """Ask for the end; may be called from any thread."""
         self._asked_to_stop = True
         self._stop.set()
+        if (team := self._computing) is not None:
+            team.break_off()
         log.info("asked to stop, while %s; a second signal ends the process at once", self.health.stage)
 
     def reload(self) -> None:

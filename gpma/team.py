@@ -53,9 +53,9 @@ Words = npt.NDArray[np.int64]
 
 THREADS_MAX = 4096
 
-# Places in the words: the order to stop, the semaphore of those who are free, how many jobs there were, how many
-# threads look for one, and jobs, each in lines of its own.
-_STOP, _FREE, _CALLED, _LOOKING, _JOBS = 0, 8, 16, 24, 32
+# Places in the words: the order to stop, whether work is broken off, the semaphore of those who are free, how many
+# jobs there were, how many threads look for one, and jobs, each in lines of its own.
+_STOP, _BROKEN_OFF, _FREE, _CALLED, _LOOKING, _JOBS = 0, 1, 8, 16, 24, 32
 _N_JOBS = 16
 # Of a job: whether it is taken, its gate, the addresses of its work and of what that works on, how many helpers it
 # asked for, and the semaphore of the caller.
@@ -83,6 +83,16 @@ CREW = record_type(Crew, nb.int64, nb.int64[::1])
 
 ALONE = Crew(1, np.zeros(_N_WORDS, np.int64))
 """No team: the caller's thread does everything."""
+
+
+class BrokenOff(Exception):
+    """Work was broken off, since nobody wants its outcome any more (``Team.break_off``). It is left half done."""
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def broken_off(crew):  # type: ignore[no-untyped-def]
+    """Whether ``Team.break_off`` was called: to be asked between two steps of what takes long."""
+    return load(crew.words, _BROKEN_OFF) != 0
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
@@ -118,6 +128,18 @@ class Team:
     def crew(self, threads: int | None = None) -> Crew:
         """For a kernel that may use so many of the threads; None: all."""
         return self._all if threads is None else Crew(max(1, min(threads, self.threads)), self._words)
+
+    def break_off(self) -> None:
+        """Have what takes long end soon, by ``BrokenOff``, now and from now on; any thread may call."""
+        self._words[_BROKEN_OFF] = 1
+
+    def require_wanted(self) -> None:
+        """
+        Raises:
+            BrokenOff: ``break_off`` was called.
+        """
+        if self._words[_BROKEN_OFF]:
+            raise BrokenOff("nobody wants this any more")
 
     def close(self) -> None:
         """End the threads; later work is done by the caller's alone."""

@@ -42,6 +42,7 @@ from graphtide.compute.program import (
 )
 from graphtide.gpma.edges import NO_VERTEX, EdgeBatch, Op, Vertices, destinations, sources
 from graphtide.gpma.index.id_order import IdOrder, order_of
+from graphtide.gpma.team import BrokenOff
 from graphtide.partition.existence import VertexOps
 from graphtide.partition.graph import Graph, GraphChange
 
@@ -400,6 +401,34 @@ def test_an_interrupt_is_no_failure_of_a_program(graph: Graph) -> None:
     engine = engine_on(graph, probe)
     with pytest.raises(KeyboardInterrupt):
         engine.start()
+    engine.close()
+
+
+def test_what_is_broken_off_is_no_failure_of_a_program_and_none_begins_after_that(graph: Graph) -> None:
+    class Breaks(Probe):
+        def _run(self, what: str, graph: Graph) -> Refresh:
+            graph.team.break_off()
+            return super()._run(what, graph)
+
+    first, second = Breaks("first"), Probe("second")
+    engine = engine_on(graph, first, second, threads=1)
+    with pytest.raises(BrokenOff):
+        engine.start()
+    assert (first.runs, second.runs) == (["start"], [])
+    assert {state.state for state in engine.states().values()} == {"fresh"}
+    engine.close()
+
+
+def test_a_program_that_is_broken_off_within_is_not_quarantined(graph: Graph) -> None:
+    pagerank = registry.make_program("pagerank", None, {})
+    add(graph, *((u, v) for u in range(40) for v in (u + 1, 2 * u + 1)))
+    engine = engine_on(graph, pagerank)
+    engine.start()
+    change = add(graph, *((u, 3 * u) for u in range(40)))  # so many that there are passes
+    graph.team.break_off()
+    with pytest.raises(BrokenOff):
+        engine.refresh(change)
+    assert engine.states()["pagerank"].state == "fresh"
     engine.close()
 
 

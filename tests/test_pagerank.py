@@ -29,7 +29,7 @@ from walks import (
 )
 
 from graphtide.compute.program import Published, Refresh
-from graphtide.compute.walks import pagerank, passes
+from graphtide.compute.walks import pagerank, passes, solving
 from graphtide.compute.walks.certificate import DRIFT, SLACK, SLACK_TIGHT
 from graphtide.compute.walks.pagerank import PageRank
 from graphtide.compute.walks.sweeps import PUSH_EDGES, SIZE, STRETCH, TOTAL
@@ -77,12 +77,12 @@ def residual(program: PageRank, graph: Graph) -> np.ndarray:
 def pushing(way: str) -> Iterator[None]:
     """Have large sweeps, which all are then, go this way, and edits go with them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pagerank, "WAVES_THREADS", 1 if way == "waves" else 1 << 40)
+        patch.setattr(solving, "WAVES_THREADS", 1 if way == "waves" else 1 << 40)
         if way != "one thread":
             for name in ("PUSH_ALONE", "WAVES_MIN", "EDIT_ALONE"):
-                patch.setattr(pagerank, name, 0)
+                patch.setattr(solving, name, 0)
         if way == "waves":
-            patch.setattr(pagerank, "WAVE", 64)
+            patch.setattr(solving, "WAVE", 64)
         yield
 
 
@@ -155,18 +155,18 @@ def test_awkward_shapes_come_and_go(
     """
     dense = way == "passes"
     if way in ("divided pushes", "waves"):
-        monkeypatch.setattr(pagerank, "PUSH_ALONE", 0)
+        monkeypatch.setattr(solving, "PUSH_ALONE", 0)
     if way == "waves":
         for module, name, value in (
-            (pagerank, "WAVES_THREADS", 1),
-            (pagerank, "WAVES_PUSH_COST", 1 << 40),
-            (pagerank, "EDIT_ALONE", 0),
-            (pagerank, "WAVE", 64),
+            (solving, "WAVES_THREADS", 1),
+            (solving, "WAVES_PUSH_COST", 1 << 40),
+            (solving, "EDIT_ALONE", 0),
+            (solving, "WAVE", 64),
         ):
             monkeypatch.setattr(module, name, value)
-    monkeypatch.setattr(pagerank, "PUSH_MIN", 0 if dense else 1 << 40)
-    monkeypatch.setattr(pagerank, "PUSH_COST", 1 << 40)
-    monkeypatch.setattr(pagerank, "PUSH_MOST", 0 if dense else pagerank.PUSH_MOST)
+    monkeypatch.setattr(solving, "PUSH_MIN", 0 if dense else 1 << 40)
+    monkeypatch.setattr(solving, "PUSH_COST", 1 << 40)
+    monkeypatch.setattr(solving, "PUSH_MOST", 0 if dense else solving.PUSH_MOST)
     edges = SHAPES[shape]
     n = 1 + max(max(edge) for edge in edges) + 3
     whole = new_graph(directed=directed, edges=edges, n=n)
@@ -202,7 +202,7 @@ def test_large_batches_on_a_larger_graph(
     directed: bool, graphs: list[Graph], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Edits on two threads, dense passes, and changes of the whole column."""
-    monkeypatch.setattr(pagerank, "EDIT_ALONE", 100)
+    monkeypatch.setattr(solving, "EDIT_ALONE", 100)
     monkeypatch.setattr(pagerank, "EDIT_SHARE", 0.2)
     rng = np.random.default_rng(6)
     n = 3000
@@ -232,13 +232,14 @@ def test_the_number_of_threads_changes_no_bit(
     What a pass costs on so many threads decides when one is made, and how they push: that is fixed here.
     """
     pushing = way != "passes"
-    monkeypatch.setattr(pagerank, "WAVES_THREADS", 1 if way == "waves" else 1 << 40)
-    monkeypatch.setattr(pagerank, "WAVE", 1 << 12)
-    monkeypatch.setattr(pagerank, "PUSH_MIN", 1 << 40 if pushing else 0)
-    for name in ("EDIT_ALONE", "SHARED_VERTICES_MIN", "SHARED_MOVES_MIN"):
-        monkeypatch.setattr(pagerank, name, 0)
+    monkeypatch.setattr(solving, "WAVES_THREADS", 1 if way == "waves" else 1 << 40)
+    monkeypatch.setattr(solving, "WAVE", 1 << 12)
+    monkeypatch.setattr(solving, "PUSH_MIN", 1 << 40 if pushing else 0)
+    monkeypatch.setattr(solving, "EDIT_ALONE", 0)
+    monkeypatch.setattr(solving, "SHARED_VERTICES_MIN", 0)
+    monkeypatch.setattr(pagerank, "SHARED_MOVES_MIN", 0)
     monkeypatch.setattr(passes, "_ALONE", 0)
-    monkeypatch.setattr(pagerank, "PASS_SPEED", 0)
+    monkeypatch.setattr(solving, "PASS_SPEED", 0)
     n = 4 * STRETCH
     edges = random_edges(np.random.default_rng(11), n, 10 * n)
     ours = [new_graph(edges=edges, n=n, threads=threads) for threads in (1, 2, 5)]
@@ -264,16 +265,16 @@ def test_the_number_of_threads_changes_no_bit(
             assert report.edges_read == reports[0].edges_read
             for name, column in programs[0].state().items():
                 assert np.array_equal(column, program.state()[name]), name
-            assert not program._outbox.sent.any()
-            assert not program._outbox.marks.any()
+            assert not program._solver._outbox.sent.any()
+            assert not program._solver._outbox.marks.any()
         if way == "two parts":
             assert reports[0].active != undivided.active, "nothing was divided"
 
 
 def test_more_threads_pass_earlier() -> None:
     """Passes are faster by them, and pushes of two parts are not; those of all threads are."""
-    costs = [pagerank._Budget(10_000_000, 1_000_000, threads).cost_max for threads in (1, 2, 3, 4, 16)]
-    assert costs[0] == costs[1] > costs[2] > pagerank.PUSH_MIN
+    costs = [solving.Budget(10_000_000, 1_000_000, threads).cost_max for threads in (1, 2, 3, 4, 16)]
+    assert costs[0] == costs[1] > costs[2] > solving.PUSH_MIN
     assert costs[3] == costs[4] > costs[2]
 
 
@@ -306,7 +307,7 @@ def test_many_small_changes_tighten_the_certificate_and_a_large_one_loosens_it(g
     for size in [10] * (pagerank.SMALLS + 2) + [400] + [10] * (pagerank.SMALLS + 1):
         edges = random_edges(rng, n, size)
         check(program, graph, program.refresh(graph, apply(graph, [(u, v, u % 2) for u, v in edges], n)))
-        certificate = program._certificate
+        certificate = program._systems.certificate
         slacks.append(certificate.slack)
         bounds.append(certificate.bound)
         # Nothing changes: nothing is solved, and nothing else may be claimed.
@@ -326,7 +327,7 @@ def test_the_sum_of_errors_is_bounded_by_more_than_the_sizes_of_residuals(graphs
     total = np.linalg.solve(np.eye(400) - 0.85 * matrix(graph).toarray(), np.ones(400)).sum()
     assert y == pytest.approx(estimate / estimate.sum(), rel=1e-5)
     off = abs(total - estimate.sum()) / estimate.sum()
-    assert off <= program._sum_error < 0.6 * np.abs(true).sum() / (0.15 * estimate.sum())
+    assert off <= program._systems.sum_error < 0.6 * np.abs(true).sum() / (0.15 * estimate.sum())
 
 
 @pytest.mark.sample(among="work is in proportion")
@@ -368,7 +369,7 @@ def test_where_edits_cost_more_than_a_start_changes_of_that_size_start_over(
     graphs: list[Graph], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Until some have; smaller ones do not. On a path, where half of a start is enough here."""
-    monkeypatch.setattr(pagerank, "PUSH_MIN", 0)
+    monkeypatch.setattr(solving, "PUSH_MIN", 0)
     monkeypatch.setattr(pagerank, "DEAR", 0.5)
     n = 6000
     graph = new_graph(directed=False, edges=[(v, v + 1) for v in range(n - 1)], n=n)
@@ -508,12 +509,12 @@ def test_a_graph_that_dwindles_leaves_no_rounding_behind(graphs: list[Graph], se
     assert program.scalars()["norm"] == 0
 
 
-@pytest.mark.parametrize("push_min", [0, pagerank.PUSH_MIN])
+@pytest.mark.parametrize("push_min", [0, solving.PUSH_MIN])
 def test_deleted_vertices_leave_and_revived_ones_return(
     push_min: int, graphs: list[Graph], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where so much goes that residuals are computed anew."""
-    monkeypatch.setattr(pagerank, "PUSH_MIN", push_min)
+    monkeypatch.setattr(solving, "PUSH_MIN", push_min)
     program, graph = started(graphs)
     hub = int(graph.in_rows().degrees[:400].argmax())
     report = program.refresh(graph, apply(graph, [(hub, hub, int(Op.DELETE_VERTEX))], 400))
@@ -537,7 +538,7 @@ def test_the_audit_measures_the_drift_of_residuals(graphs: list[Graph]) -> None:
     assert state["weight"][light] == 1
     drift = 0.5 * DRIFT * state["scalars"]["bound"]
     state["residual"][light] += drift
-    program._ranks.sums[[SIZE, TOTAL]] += drift
+    program._systems.ranks.sums[[SIZE, TOTAL]] += drift
     # Within the reserve of the vertex, but no rounding.
     assert [violation.rule for violation in program.audit(graph)] == ["pagerank-drift"]
     assert 0.4 < program.drift < 0.6
@@ -550,11 +551,11 @@ def test_a_state_that_passes_the_audit_keeps_to_its_bound(
 ) -> None:
     """Residuals are kept too small, by that share of what each may be off: the bound must not follow them down."""
     program, graph = started(graphs, tolerance=tolerance)
-    certificate = program._certificate
+    certificate = program._systems.certificate
     true = residual(program, graph)
     kept, weight = program.state()["residual"], program.state()["weight"].astype(float)
     kept[:] = np.sign(true) * np.maximum(0, np.abs(true) - share * certificate.reserve * weight)
-    program._ranks.sums[[SIZE, TOTAL]] = np.abs(kept).sum(), kept.sum()
+    program._systems.ranks.sums[[SIZE, TOTAL]] = np.abs(kept).sum(), kept.sum()
     a = float((np.abs(true) / weight).max()) * certificate.amplification
     largest = 1 / (1 - program.damping)
     off = (largest + 1) / 2 * abs(true.sum()) + (largest - 1) / 2 * np.abs(true).sum()

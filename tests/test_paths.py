@@ -38,6 +38,7 @@ from graphtide.compute.paths import loss as path_loss
 from graphtide.compute.paths import mend as path_mend
 from graphtide.compute.paths import program as module
 from graphtide.compute.paths import search as path_search
+from graphtide.compute.paths import spread as path_spread
 from graphtide.compute.paths import wide as path_wide
 from graphtide.compute.paths.bfs import BFS
 from graphtide.compute.paths.form import Functors
@@ -523,7 +524,7 @@ def test_a_hub_is_deleted(name: str) -> None:
 
 
 @pytest.fixture
-def always_shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def always_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     """All work that can be shared is, in small pieces, and steps of a push are small, and soon broken off."""
     for where in (path_mend, path_loss):
         monkeypatch.setattr(where, "SHARED_MIN", 0)
@@ -534,21 +535,18 @@ def always_shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for where in (path_mend, pieces):  # of the templates, and of who says how many pieces there are
         monkeypatch.setattr(where, "PIECE", 3)
     for constant, value in (
-        ("_PARALLEL_MIN", 0),
-        ("_PARALLEL_EDGES", 0),
-        ("_PARALLEL_SWEEP", 0),
+        ("PARALLEL_EDGES", 0),
+        ("PARALLEL_SWEEP", 0),
         ("SWEEP_PIECE", 64),
-        ("_PIECE", 2),
-        ("_PIECES", 1 << 20),
-        ("_GATHERED", 3),
-        ("_STEP_EDGES", 0),
-        ("_AGAIN", 1),
-        ("_AGAIN_MIN", 0),
+        ("PIECE", 2),
+        ("GATHERED", 3),
     ):
         monkeypatch.setattr(path_search, constant, value)
-    path_form.kernels_of.cache_clear()
-    yield
-    path_form.kernels_of.cache_clear()
+        monkeypatch.setattr(path_spread, constant, value)
+    monkeypatch.setattr(path_search, "_PIECES", 1 << 20)
+    for constant, value in (("_PARALLEL_MIN", 0), ("_STEP_EDGES", 0), ("_AGAIN", 1), ("_AGAIN_MIN", 0)):
+        monkeypatch.setattr(path_spread, constant, value)
+    monkeypatch.setattr(path_form, "_known", {})
 
 
 def side_by_side(

@@ -87,6 +87,20 @@ def test_the_example_prints_what_the_page_says() -> None:
     assert printed.getvalue() == block("text", "fading")
 
 
+@pytest.mark.usefixtures("own_module")
+def test_no_more_programs_are_compiled_than_a_process_can_keep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Machine code cannot be given back, and clients choose parameters. Those that are there go on to be made."""
+    importlib.import_module("my_programs")
+    registry.make_program("within", None, {"source": 0, "hops": 971})
+    monkeypatch.setattr(path_form, "FORMS_MAX", len(path_form._known) + 1)
+    registry.make_program("within", None, {"source": 0, "hops": 972})
+    words = "within: compiled code of .* other functions or parameters is there, .* after a restart"
+    with pytest.raises(ProgramError, match=words):
+        registry.make_program("within", None, {"source": 0, "hops": 973})
+    for kind, given in (("within", {"hops": 971}), ("within", {"hops": 972}), ("pagerank", {"damping": 0.5})):
+        registry.make_program(kind, None, given if kind == "pagerank" else {"source": 0, **given})
+
+
 def test_sources_may_have_any_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who gives a program the least that it needs, and who reads ids in a request, know them by their kind."""
     seeds = Parameter("seeds", "where to start", parse_sources)
@@ -584,23 +598,21 @@ import sys
 sys.path.insert(0, {folder!r})
 import my_programs, numpy as np
 from graphtide.compute.registry import make_program
-from graphtide.compute.paths.mend import new_log
-from graphtide.compute.paths.search import new_piles
+from graphtide.compute.paths.audit import EVIDENCE, RULES
 from graphtide.gpma.rows import RowView
-from graphtide.gpma.team import ALONE
-none = {{kind: np.empty(0, kind) for kind in (np.uint8, np.int32, np.uint32, np.uint64, np.float32)}}
+none = {{kind: np.empty(0, kind) for kind in (np.bool_, np.int32, np.uint32, np.uint64, np.float32)}}
 of_vertices = none[np.uint32]
 rows = RowView(none[np.uint64], none[np.float32], none[np.int32], of_vertices, of_vertices, 0, 0, 0)
+found = np.zeros(len(RULES), np.int64), np.empty((len(RULES), EVIDENCE), np.uint32)
 for name, given in (("fading", {{"source": 0, "keeps": {keeps}}}), ("sssp", {{"source": 0}})):
-    kernel = make_program(name, None, given)._kernels.spread
-    kernel(none[np.uint64], new_log(), none[np.uint8], none[np.uint64], rows, new_piles(0, 1), ALONE)
+    kernel = make_program(name, None, given)._kernels.audit
+    kernel(none[np.uint64], rows, 0, 0, 0, none[np.bool_], np.uint64(0), *found)
     print(name, sum(kernel.stats.cache_hits.values()), sum(kernel.stats.cache_misses.values()))
 """
 
 
 def compiled(folder: Path, keeps: float) -> dict[str, tuple[int, int]]:
-    """(hits, misses) of the disk cache, for a kernel of either program in a new process: one of those that compile
-    soon, which has the functors in a step."""
+    """(hits, misses) of the disk cache for a kernel of either program, which compiles soon, in a new process."""
     done = subprocess.run(
         [sys.executable, "-c", RUN.format(folder=str(folder), keeps=keeps)],
         env={**os.environ, "NUMBA_CACHE_DIR": str(folder / "cache")},

@@ -14,7 +14,7 @@ import threading
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -935,6 +935,37 @@ def test_a_start_that_is_stopped_reads_and_loads_no_further(tmp_path: Path, grap
     with service._stack, pytest.raises(Stopped):
         beginning.restorable(service.within_budget) if when == "reading" else service._hold(checkpoint)
     store.close()
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_a_start_that_is_stopped_computes_no_further(when: str) -> None:
+    """Programs of a large graph take minutes, and no checkpoint has what a start computed of them."""
+    service: Any = Service(Config(), ExitStack())
+    service._contents, begun = SimpleNamespace(restored=frozenset()), list[frozenset[str]]()
+    with closing(Graph(threads=1)) as service.graph:
+
+        def start(restored: frozenset[str]) -> None:
+            begun.append(restored)
+            service.stop()
+            service.graph.team.require_wanted()
+
+        service.pipeline = SimpleNamespace(start=start)
+        if when == "before":
+            service.stop()
+        with service._stack, pytest.raises(_Stopped):
+            service._compute_programs()
+        assert len(begun) == (when == "meanwhile")
+
+
+def test_a_daemon_that_runs_breaks_nothing_off_when_it_is_stopped() -> None:
+    """What it computes then is an epoch, which is published."""
+    service: Any = Service(Config(), ExitStack())
+    service._contents = SimpleNamespace(restored=frozenset())
+    service.pipeline = SimpleNamespace(start=lambda restored: None)
+    with closing(Graph(threads=1)) as service.graph, service._stack:
+        service._compute_programs()
+        service.stop()
+        service.graph.team.require_wanted()
 
 
 def test_no_thread_keeps_the_interpreter_for_long(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 
@@ -22,7 +23,7 @@ from graphtide.compute.walks.ranges import Mail, Ranges
 from graphtide.compute.walks.sweeps import NORM, SIZE, SLIPPED, STRETCH, SUMS, WORK_SLOTS, System
 from graphtide.gpma.atomics import fetch_add
 from graphtide.gpma.edges import EdgeBatch, destinations, sources
-from graphtide.gpma.team import Crew, Team
+from graphtide.gpma.team import BrokenOff, Crew, Team
 from graphtide.gpma.threads import Pair
 from graphtide.partition.graph import Graph
 
@@ -101,6 +102,31 @@ def test_a_pass_is_a_step_of_the_power_method_and_leaves_exact_residuals(graph: 
     assert pulls.over == (over.sum(), degrees[over[:N]].sum())
     blocks = -(-N // BLOCK)
     assert np.array_equal(solved.flags[:blocks] != 0, over.reshape(-1, BLOCK).any(axis=1)[:blocks])
+
+
+def test_a_sequence_that_never_ends_is_broken_off_between_two_passes(graph: Graph) -> None:
+    team, passed = Team(2), threading.Event()
+    solved, outcome = estimate(1), list[BaseException]()
+    before = solved.value.copy()
+
+    def endless() -> None:
+        try:
+            passes(graph, solved, 1 << 60, crew=team.crew())
+        except BaseException as error:
+            outcome.append(error)
+        passed.set()
+
+    thread = threading.Thread(target=endless, daemon=True)
+    thread.start()
+    while np.array_equal(solved.value, before) and not passed.is_set():  # it has begun
+        time.sleep(0.001)
+    team.break_off()
+    assert passed.wait(60)
+    thread.join()
+    assert [type(error) for error in outcome] == [BrokenOff]
+    with pytest.raises(BrokenOff):
+        passes(graph, solved, 1, crew=team.crew())
+    team.close()
 
 
 def test_no_chunk_has_most_of_the_vertices() -> None:
@@ -369,9 +395,9 @@ def test_vertices_without_out_edges_are_pushed_many_at_a_time() -> None:
         graph.apply(EdgeBatch.of(np.zeros(1, np.uint32), np.ones(1, np.uint32)), n)
         program = PageRank("p")
         program.start(graph)
-        system = program._ranks
+        system = program._systems.ranks
         system.residual[:n], system.flags[:] = 1, 1
         system.sums[[NORM, SIZE, SLIPPED]] = n, n, 0
-        program._sweep_in_waves(graph, system, Limits(1e-9, 1e-9), 1.0, np.zeros(WORK_SLOTS, np.int64))
+        program._solver._sweep_in_waves(graph, system, Limits(1e-9, 1e-9), 1.0, np.zeros(WORK_SLOTS, np.int64))
         assert (system.residual[2:n] == 0).all()
         assert system.sums[SLIPPED] < 8 * n * n

@@ -10,12 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from sampling import examples
 from walks import Update, WalkHistory, apply, new_graph, random_edges, solved, walk_histories
 
-from graphtide.compute.walks import pagerank, ppr
+from graphtide.compute.walks import certificate, pagerank, ppr, solving, systems
 from graphtide.compute.walks.certificate import SLACK_DRIFT
 from graphtide.compute.walks.edits import ROUNDOFF
 from graphtide.compute.walks.pagerank import PageRank
 from graphtide.compute.walks.ppr import PersonalisedPageRank
-from graphtide.compute.walks.sweeps import NORM, ROUNDED, SIZE, TOTAL
+from graphtide.compute.walks.sweeps import NORM, ROUNDED, SIZE, SLIPPED, TOTAL
 from graphtide.gpma.edges import Op, destinations, sources
 from graphtide.partition.graph import Graph
 
@@ -54,20 +54,20 @@ def off(graph: Graph, damping: float, value: np.ndarray, rhs: np.ndarray, kept: 
 def check_pagerank(program: PageRank, graph: Graph) -> None:
     """Residuals, slack and sums are off by no more than is kept, and that is within what the bound leaves."""
     n = graph.n_vertices
-    ranks, majorant = program._ranks, program._majorant
+    ranks, majorant = program._systems.ranks, program._systems.majorant
     weight = ranks.weight[:n]
-    for system, each in ((ranks, program._rounding), (majorant, ROUNDOFF * majorant.sums[ROUNDED])):
+    for system, each in ((ranks, program._systems.rounding), (majorant, ROUNDOFF * majorant.sums[ROUNDED])):
         apart = off(graph, program.damping, system.value[:n], system.rhs[:n], system.residual[:n])
         assert all(x <= Fraction(each) * Fraction(float(w)) for x, w in zip(apart, weight, strict=True))
-    assert program._rounding <= program._certificate.reserve
-    assert program._certificate.bound + program._certificate.reserve <= program.tolerance
+    assert program._systems.rounding <= program._systems.certificate.reserve
+    assert program._systems.certificate.bound + program._systems.certificate.reserve <= program.tolerance
     norm = sum(Fraction(float(y)) for y in ranks.value[:n])
     size = sum(abs(Fraction(float(r))) for r in ranks.residual[:n])
-    slipped = Fraction(ROUNDOFF * ranks.sums[pagerank.SLIPPED])
+    slipped = Fraction(ROUNDOFF * ranks.sums[SLIPPED])
     assert abs(norm - Fraction(float(ranks.sums[NORM]))) <= slipped
     assert size - Fraction(float(ranks.sums[SIZE])) <= slipped
     total = sum(Fraction(float(r)) for r in ranks.residual[:n])
-    assert abs(total - Fraction(float(ranks.sums[TOTAL]))) <= Fraction(program._sums_rounded)
+    assert abs(total - Fraction(float(ranks.sums[TOTAL]))) <= Fraction(program._systems.sums_rounded)
     assert program.audit(graph) == []
     assert program.error_bound <= program.tolerance
 
@@ -106,7 +106,7 @@ def test_residuals_are_off_by_no_more_than_is_kept(history: WalkHistory) -> None
 
 @pytest.mark.parametrize("size", [40, 2000])
 def test_passes_and_pushes_on_a_larger_graph(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pagerank, "PUSH_MIN", 1000)
+    monkeypatch.setattr(solving, "PUSH_MIN", 1000)
     rng = np.random.default_rng(7)
     n = 1500
     graph = new_graph(edges=random_edges(rng, n, 9000), n=n)
@@ -124,12 +124,12 @@ def test_rounding_over_its_reserve_is_taken_away_by_a_pass() -> None:
     graph = new_graph(edges=random_edges(np.random.default_rng(8), 300, 1500), n=300)
     program = PageRank("p", tolerance=1e-5)
     program.start(graph)
-    program._ranks.sums[ROUNDED] = 2 * program._certificate.reserve / ROUNDOFF
+    program._systems.ranks.sums[ROUNDED] = 2 * program._systems.certificate.reserve / ROUNDOFF
     report = program.refresh(graph, apply(graph, [(299, 298, 1), (298, 297, 1)], 300))
     assert report.edges_read >= graph.n_arcs
-    assert program._rounding < 1e-3 * program._certificate.reserve
+    assert program._systems.rounding < 1e-3 * program._systems.certificate.reserve
     check_pagerank(program, graph)
-    program._majorant.sums[ROUNDED] = 2 * SLACK_DRIFT / ROUNDOFF
+    program._systems.majorant.sums[ROUNDED] = 2 * SLACK_DRIFT / ROUNDOFF
     report = program.refresh(graph, apply(graph, [(299, 296, 1), (298, 295, 1)], 300))
     assert report.edges_read >= graph.n_arcs
     check_pagerank(program, graph)
@@ -138,7 +138,8 @@ def test_rounding_over_its_reserve_is_taken_away_by_a_pass() -> None:
 
 def test_a_tolerance_out_of_the_reach_of_floats_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bound that is published holds, and is over the tolerance."""
-    monkeypatch.setattr(pagerank, "ROUNDOFF", 2.0**-30)
+    for module in (certificate, pagerank, solving, systems):
+        monkeypatch.setattr(module, "ROUNDOFF", 2.0**-30)
     graph = new_graph(edges=random_edges(np.random.default_rng(9), 300, 1500), n=300)
     program = PageRank("p", tolerance=1e-8)
     assert (program.start(graph).error_bound or 0) > 1e-8

@@ -1,6 +1,6 @@
 """PageRank on a CUDA device: both systems there in fixed point, the certificate and the estimates on the host.
 
-The proof, the weights and the certificate are those of ``compute/walks/pagerank.py``, whose program is kept
+The proof, the weights and the certificate are those of ``compute/walks``, whose program is kept
 beside. What is solved there is the system with shares that were rounded (``walks.cuh``); by how much that may
 differ from the true one at any vertex is counted by every run, and the certificate has it as its rounding.
 
@@ -24,8 +24,8 @@ from ...partition.device_side import DeviceSide
 from ...partition.graph import Graph, GraphChange
 from ..program import Column, Refresh
 from ..saved_scalars import SCALARS
-from ..walks.certificate import SLACK_DRIFT, amplified
-from ..walks.pagerank import HUB, WEIGHT_HYSTERESIS, PageRank, Solved
+from ..walks.certificate import HUB, SLACK_DRIFT, WEIGHT_HYSTERESIS, amplified
+from ..walks.pagerank import PageRank, Solved
 from ..walks.passes import Limits
 from ..walks.walk import born
 from . import push_calls

@@ -17,9 +17,19 @@ from ...gpma.device.both import BATCH_IS_READY, BATCH_KEYS, BATCH_N, BATCH_OUTCO
 from ...gpma.device.calling import DONE, OTHERWISE, SAID, Then, begin, carry_out, parameter
 from ...gpma.edges import HALF, Int, Keys
 from ...gpma.intrinsics import array_at, uncounted, uncounted_inner
-from ..walks.certificate import SLACK_DRIFT, SUM_ALLOWANCE, SUM_SHARE_MIN, amplified, error_of
+from ..walks.certificate import (
+    HUB,
+    SLACK_DRIFT,
+    SUM_ALLOWANCE,
+    SUM_SHARE_MIN,
+    WEIGHT_HYSTERESIS,
+    amplified,
+    error_of,
+    slipped_exact,
+    sum_error,
+    weights_max,
+)
 from ..walks.edits import ROUNDOFF
-from ..walks.pagerank import HUB, WEIGHT_HYSTERESIS, slipped_exact, sum_error, weights_max
 
 SHARE_ROUNDED, UNIT_ROUNDED = 2.0**-24 * (1 + 1e-3), 1 + 1e-3
 """By how much a rounded share may be off: of itself, and beyond that in units; see ``settle.cu``."""

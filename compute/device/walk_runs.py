@@ -31,7 +31,7 @@ from ...gpma.layout import LEAF_SHIFT
 from ...gpma.memory import Memory
 from ...gpma.row_reads import LINE_BYTES
 from ...partition.device_side import DeviceSide, RowsVersion
-from ..walks.pagerank import HUB, WEIGHT_HYSTERESIS
+from ..walks.certificate import HUB, WEIGHT_HYSTERESIS
 from ..walks.passes import Limits
 from . import push_calls
 from .kernels import Calls, Kernel, Kernels, RowParameters, Source, whole_words

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numba as nb
@@ -17,6 +17,7 @@ from . import loss as path_loss
 from . import mend as path_kernels
 from . import refresh as path_refresh
 from . import search as path_search
+from . import spread as path_spread
 from . import wide as path_wide
 from .templates import Kernel, digest, inlined, specialise, step
 
@@ -165,9 +166,31 @@ class Form:
         return cls(key, value, weighted, functors)
 
 
-@lru_cache(maxsize=64)
+FORMS_MAX = 128
+"""So many forms a process has kernels of. Clients may choose parameters that functors capture, and machine code,
+some 1.7 MB for each form, cannot be given back."""
+_known: dict[Form, Kernels] = {}
+_making = threading.Lock()
+
+
 def kernels_of(form: Form) -> Kernels:
-    """The kernels of a form; programs of equal form share them."""
+    """The kernels of a form; programs of equal form share them.
+
+    Raises:
+        ProgramError: the process has those of as many other forms as it may.
+    """
+    with _making:
+        if form not in _known:
+            if len(_known) >= FORMS_MAX:
+                raise ProgramError(
+                    f"compiled code of {FORMS_MAX} programs with other functions or parameters is there, as much "
+                    "as a process keeps; after a restart there is room for others"
+                )
+            _known[form] = _made(form)
+        return _known[form]
+
+
+def _made(form: Form) -> Kernels:
     single = form.value is np.float32
     names: dict[str, Any] = {
         "WEIGHTED": form.weighted,
@@ -267,11 +290,11 @@ def _search_kernel(names: Mapping[str, Any]) -> Kernel:
 def _spread_kernel(names: Mapping[str, Any]) -> Kernel:
     own = {
         "publish": step(path_search.publish, names),
-        "step_bound": step(path_search.step_bound, names),
-        "note": step(path_search.note_logged, names),
-        "done_by_all": step(path_search.by_all, names),
-        "put_off": step(path_search.postpone, names),
+        "step_bound": step(path_spread.step_bound, names),
+        "note": step(path_spread.note_logged, names),
+        "done_by_all": step(path_spread.by_all, names),
+        "put_off": step(path_spread.postpone, names),
     }
-    own["split"] = step(path_search.split_far, {**names, **own})
-    own["expand"] = step(path_search.expand_near, {**names, **own})
-    return step(path_search.spread, {**names, **own})
+    own["split"] = step(path_spread.split_far, {**names, **own})
+    own["expand"] = step(path_spread.expand_near, {**names, **own})
+    return step(path_spread.spread, {**names, **own})

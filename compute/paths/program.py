@@ -48,6 +48,7 @@ from ..program import (
 from . import audit as path_audit
 from . import loss as path_loss
 from . import search as path_search
+from . import spread as path_spread
 from .form import Form, Functors, check, kernels_of, source_value
 from .mend import PARENT, UNREACHED, new_log
 from .refresh import HELD, NOBODY_ASKS, Held
@@ -125,7 +126,7 @@ class PathProgram(Program):
         self._word = np.empty(0, np.uint64)
         self._loss_room = self._loss_threads = 0
         self._loss = path_loss.new_loss(0, 0)
-        self._piles = path_search.new_piles(self._loss, 0, 0)
+        self._piles = path_spread.new_piles(self._loss, 0, 0)
         # Entries at hand; without weights also vertices in the order in which they were reached.
         self._entries = np.empty(0, np.uint64)
         self._queue = np.empty(0, np.uint32)
@@ -430,7 +431,7 @@ class PathProgram(Program):
     def _make_room(self, n: int, threads: int) -> None:
         """Have work space for so many vertices and threads."""
         self._loss = path_loss.new_loss(n, threads)
-        self._piles = path_search.new_piles(self._loss, n if self.needs_weights else 0, threads)
+        self._piles = path_spread.new_piles(self._loss, n if self.needs_weights else 0, threads)
         self._loss_room, self._loss_threads = n, threads
         self._crew = None
 

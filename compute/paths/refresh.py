@@ -20,7 +20,7 @@ from ...gpma.team import CREW, Crew
 from ...gpma.written import record_type, taking
 from .loss import LOSS, Loss
 from .mend import LOG, Log
-from .search import PILES, Piles
+from .spread import PILES, Piles
 from .templates import template
 
 WEIGHTED = False

@@ -9,7 +9,8 @@ rule and a proof of its own, at the head of its file. It edits the residual with
 by dense passes, whichever costs less, keeps account of rounding, and recomputes residuals slice by slice when it
 is audited.
 
-Read ``walk.py`` first, then ``pagerank.py`` with ``certificate.py``, or ``ppr.py``; ``edits.py``, ``sweeps.py``,
+Read ``walk.py`` first, then ``pagerank.py`` with ``certificate.py``, ``systems.py`` and ``solving.py``, or
+``ppr.py``; ``edits.py``, ``sweeps.py``,
 ``ppr_pushes.py`` and ``passes.py`` are kernels, and so are ``shared_edits.py`` and ``shared_sweeps.py`` for many
 threads, with what these have in common in ``ranges.py``.
 """

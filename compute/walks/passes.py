@@ -55,7 +55,7 @@ from ...gpma.edges import LOW
 from ...gpma.intrinsics import inner
 from ...gpma.rows import RowView, runs_in_order
 from ...gpma.splice import spliced
-from ...gpma.team import Crew, share
+from ...gpma.team import BrokenOff, Crew, broken_off, share
 from .ranges import GRAIN, cut
 
 F64 = npt.NDArray[np.float64]
@@ -141,6 +141,16 @@ class Goal(NamedTuple):
     shrinks: float = FIRST_SHRINKS
 
 
+class _Pieces(NamedTuple):
+    """What threads draw and what they tell: ``cuts``, int64[chunks + 1], are the first vertices of chunks, and the
+    end; ``counter`` counts those drawn; ``sums``: float64[chunks, _COLUMNS]."""
+
+    out_degrees: npt.NDArray[np.uint32]
+    cuts: npt.NDArray[np.int64]
+    counter: npt.NDArray[np.int64]
+    sums: F64
+
+
 class _Room(NamedTuple):
     """Arrays for the time of a sequence, of [capacity]: the shares that a pass reads, those that it makes, and
     vertices without in-edges."""
@@ -166,6 +176,18 @@ class _Keeping(NamedTuple):
     older: np.int64
 
 
+class _Pass(NamedTuple):
+    """What a pass does: values are multiplied by ``factor``. ``is_last``: flags are set anew by the ``limits``;
+    else another pass follows, which needs shares. ``share_rounded``: 0 or ``SHARE_ROUNDED``."""
+
+    factor: float
+    damping: float
+    limits: Limits
+    is_last: bool | np.bool_
+    share_rounded: float
+    keeping: _Keeping
+
+
 class _Mixture(NamedTuple):
     """How much of the pass before the last, and of the one before that, takes the place of the last one's."""
 
@@ -174,14 +196,15 @@ class _Mixture(NamedTuple):
 
 
 @_inner
-def _share_out(  # type: ignore[no-untyped-def]
-    thread, in_degrees, out_degrees, cuts, counter, damping, estimate, shares, fixed, sums
-):
+def _share_out(thread, pieces, in_degrees, damping, estimate, room):  # type: ignore[no-untyped-def]
     """A thread's part of what comes before the first pass: residuals are added to values, shares are made of them.
 
     Vertices without in-edges are solved. Those of them with out-edges, whose shares ``_share_fixed`` makes, are
     listed in ``fixed`` from the begin of their chunk on.
     """
+    out_degrees, cuts, counter, sums = pieces
+    shares = room.shares
+    fixed = room.fixed
     value = estimate.value
     residual = estimate.residual
     rhs = estimate.rhs
@@ -231,10 +254,11 @@ def _share_out(  # type: ignore[no-untyped-def]
 
 
 @_inner
-def _share_fixed(  # type: ignore[no-untyped-def]
-    thread, out_degrees, cuts, counter, factor, damping, estimate, shares, fixed, sums
-):
+def _share_fixed(thread, pieces, factor, damping, estimate, room):  # type: ignore[no-untyped-def]
     """A thread's part of the shares of vertices that are not scaled, over the factor that a pass multiplies by."""
+    out_degrees, cuts, counter, sums = pieces
+    shares = room.shares
+    fixed = room.fixed
     value = estimate.value
     # With a factor of 0 there is nothing to share.
     over = factor if factor > 0.0 else 1.0
@@ -250,29 +274,12 @@ def _share_fixed(  # type: ignore[no-untyped-def]
 
 @_inner
 @spliced
-def _pull(  # type: ignore[no-untyped-def]
-    thread,
-    rows,
-    out_degrees,
-    cuts,
-    counter,
-    factor,
-    damping,
-    limits,
-    is_last,
-    keeping,
-    estimate,
-    shares,
-    next_shares,
-    past,
-    share_rounded,
-    sums,
-):
-    """A thread's part of a pass; ``sums``: float64[chunks, _COLUMNS]; ``share_rounded``: 0 or ``SHARE_ROUNDED``.
-
-    ``is_last``: flags are set anew by the limits; else another pass follows, which needs shares. ``keeping``: see
-    ``_Keeping``.
-    """
+def _pull(thread, pieces, rows, this, estimate, room, past):  # type: ignore[no-untyped-def]
+    """A thread's part of a pass, ``this`` one."""
+    out_degrees, cuts, counter, sums = pieces
+    factor, damping, limits, is_last, share_rounded, keeping = this
+    shares = room.shares
+    next_shares = room.next_shares
     keys = rows.keys
     degrees = rows.degrees
     value = estimate.value
@@ -375,10 +382,12 @@ def _pull(  # type: ignore[no-untyped-def]
 
 
 @_inner
-def _mix(  # type: ignore[no-untyped-def]
-    thread, in_degrees, out_degrees, cuts, counter, damping, keeping, mixture, estimate, next_shares, past
-):
-    """A thread's part of what puts a mixture of the last three passes in the place of the last one."""
+def _mix(thread, pieces, in_degrees, this, mixture, estimate, room, past):  # type: ignore[no-untyped-def]
+    """A thread's part of what puts a mixture of the last three passes in the place of the last one, ``this``."""
+    out_degrees, cuts, counter, _ = pieces
+    damping = this.damping
+    keeping = this.keeping
+    next_shares = room.next_shares
     value = estimate.value
     before = past.values[keeping.before]
     older = past.values[keeping.older]
@@ -421,28 +430,15 @@ def _mixture_of(sums):  # type: ignore[no-untyped-def]
 
 
 @_jit
-def _run(  # type: ignore[no-untyped-def]
-    crew,
-    rows,
-    out_degrees,
-    cuts,
-    damping,
-    limits,
-    size_max,
-    passes_min,
-    shrinks,
-    estimate,
-    room,
-    past,
-    share_rounded,
-    sums,
-):
+def _run(crew, rows, pieces, damping, goal, share_rounded, estimate, room, past):  # type: ignore[no-untyped-def]
     """A sequence of passes, as ``Pulls.run`` has it: their number, whether any were kept, and what part of the
-    sizes of residuals the last one left."""
-    counter = np.zeros(1, np.int64)
-    shares, next_shares, fixed = room.shares, room.next_shares, room.fixed
+    sizes of residuals the last one left. No passes: it was broken off."""
+    counter = pieces.counter
+    sums = pieces.sums
+    limits, size_max, passes_min, _, shrinks = goal
     in_degrees = rows.degrees
-    share(crew, _share_out, (in_degrees, out_degrees, cuts, counter, damping, estimate, shares, fixed, sums))
+    counter[0] = 0
+    share(crew, _share_out, (pieces, in_degrees, damping, estimate, room))
     given = sums[:, _RESTARTS].sum() + damping * sums[:, _FIXED_MASS].sum()
     masses = np.zeros((KEPT, 2))
     mass, passed_on = sums[:, _MASS].sum(), sums[:, _PASSED_ON].sum()
@@ -454,6 +450,8 @@ def _run(  # type: ignore[no-untyped-def]
     known = np.int64(0)
     stalls = np.int64(0)
     while True:
+        if broken_off(crew):
+            return np.int64(0), keeps, shrinks
         passes += 1
         # A pass behind a mixture shrinks more, but the one behind that does not.
         expected = (slowest * mixed_leaves if keeps else min(shrinks, SHRINKS)) * size
@@ -461,34 +459,15 @@ def _run(  # type: ignore[no-untyped-def]
         lost = mass - damping * passed_on
         factor = given / lost if lost > 0.0 else 1.0
         counter[0] = 0
-        share(crew, _share_fixed, (out_degrees, cuts, counter, factor, damping, estimate, shares, fixed, sums))
+        share(crew, _share_fixed, (pieces, factor, damping, estimate, room))
         is_kept = keeps and not is_last
         slot = passes % KEPT
         before = (slot + 2) % KEPT if known > 0 else slot
         older = (slot + 1) % KEPT if known > 1 else before
         keeping = _Keeping(slot if is_kept else np.int64(-1), before, older)
+        this = _Pass(factor, damping, limits, is_last, share_rounded, keeping)
         counter[0] = 0
-        share(
-            crew,
-            _pull,
-            (
-                rows,
-                out_degrees,
-                cuts,
-                counter,
-                factor,
-                damping,
-                limits,
-                is_last,
-                keeping,
-                estimate,
-                shares,
-                next_shares,
-                past,
-                share_rounded,
-                sums,
-            ),
-        )
+        share(crew, _pull, (pieces, rows, this, estimate, room, past))
         if is_last:
             return passes, keeps, sums[:, _SIZE].sum() / size if size > 0.0 else shrinks
         mass, passed_on = sums[:, _MASS].sum(), sums[:, _PASSED_ON].sum()
@@ -500,23 +479,11 @@ def _run(  # type: ignore[no-untyped-def]
             if left < MIXED_LEAVES:
                 mixed_leaves = math.sqrt(max(0.0, left))
                 counter[0] = 0
-                arguments = (
-                    in_degrees,
-                    out_degrees,
-                    cuts,
-                    counter,
-                    damping,
-                    keeping,
-                    mixture,
-                    estimate,
-                    next_shares,
-                    past,
-                )
-                share(crew, _mix, arguments)
+                share(crew, _mix, (pieces, in_degrees, this, mixture, estimate, room, past))
                 a, b = mixture
                 mass -= a * (mass - masses[before, 0]) + b * (mass - masses[older, 0])
                 passed_on -= a * (passed_on - masses[before, 1]) + b * (passed_on - masses[older, 1])
-        shares, next_shares = next_shares, shares
+        room = _Room(room.next_shares, room.shares, room.fixed)
         size_before, size = size, sums[:, _SIZE].sum()
         if size_before > 0.0:
             shrinks = size / size_before
@@ -537,6 +504,7 @@ class Pulls:
         self.shrinks = FIRST_SHRINKS
         """What part of the sizes of residuals the last pass has left."""
         self._cuts = np.zeros(CHUNKS + 1, np.int64)
+        self._counter = np.zeros(1, np.int64)
         self._sums = np.zeros((CHUNKS, _COLUMNS))
         self._share_rounded = 0.0
 
@@ -607,6 +575,9 @@ class Pulls:
 
         ``residual`` then is that of ``value``, exactly, and blocks over the limits are flagged. Only the last pass
         sees to that, so whether one is the last is guessed from the size before it.
+
+        Raises:
+            BrokenOff: by the crew's team, between two passes; values and residuals mean nothing any more.
         """
         if rows.counts.size << rows.leaf_shift < _ALONE:
             crew = Crew(1, crew.words)
@@ -622,23 +593,13 @@ class Pulls:
         self._share_rounded = SHARE_ROUNDED if goal.roughly else 0.0
         self._cut(rows, n)
         self._sums[:] = 0
+        pieces = _Pieces(out_degrees, self._cuts, self._counter, self._sums)
         passes, keeps, self.shrinks = _run(
-            crew,
-            rows,
-            out_degrees,
-            self._cuts,
-            self._damping,
-            goal.limits,
-            goal.size_max,
-            goal.passes_min,
-            goal.shrinks,
-            estimate,
-            self._room,
-            self._past,
-            self._share_rounded,
-            self._sums,
+            crew, rows, pieces, self._damping, goal, self._share_rounded, estimate, self._room, self._past
         )
         self._keeps |= keeps
+        if not passes:
+            raise BrokenOff("passes were broken off")
         return int(passes)
 
     def _cut(self, rows: RowView, n: int) -> None:

@@ -1,8 +1,8 @@
 """Kernels of PageRank: Gauss-Seidel sweeps, and the passes that keep its certificate.
 
 Two linear systems over the same matrix M = I - d * P^T are kept side by side, the **ranks** and their
-**majorant** (``pagerank.py`` says why); in both, M value = rhs - residual. Columns have a padded capacity, so that
-flags come in whole 64-bit words, and hold zeros past the last vertex, so that blocks are scanned whole.
+**majorant** (``certificate.py`` says why); in both, M value = rhs - residual. Columns have a padded capacity, so
+that flags come in whole 64-bit words, and hold zeros past the last vertex, so that blocks are scanned whole.
 
 Work is found through **flags**: one byte for each block of ``BLOCK`` vertices (64 KiB for a million vertices).
 Whoever may put a residual over the bound flags its block; the scan of a flagged block looks at the weights. Since

@@ -122,7 +122,6 @@ class RandomWalk(Program):
         self.drift = 0.0
         self.narrowed = 0.0
         """By how much results may be off since they are published with fewer digits; ``error_bound`` counts it."""
-        self._n = 0
         self._pulls = Pulls(damping)
 
     def warm_up(self, graph: Graph) -> None:
