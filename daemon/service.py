@@ -293,7 +293,7 @@ class Service:
         present = dict(self._identity)
         if discard:
             self.health.enter("waiting")
-            present["source"] = self._source_identity()
+            present["source"] = self._source_identity(self.health.wait_for)
         try:
             _require_source(checkpoint, store)
             # Its kind is known before anybody is reached, and no answers are given until then of another graph.
@@ -313,8 +313,8 @@ class Service:
         if self._stop.is_set():
             raise _Stopped
 
-    def _source_identity(self) -> dict[str, Any]:
-        """What the source says that it is, as soon as it can be reached.
+    def _source_identity(self, show: Callable[[str | None], None]) -> dict[str, Any]:
+        """What the source says that it is, as soon as it can be reached. ``show``: why that is waited for.
 
         Raises:
             _Stopped: we were stopped before.
@@ -322,13 +322,27 @@ class Service:
         told, tell_again = "", 0.0
         while not self._stop.is_set():
             try:
-                return self.source.identity()
+                identity = self.source.identity()
             except SourceUnavailable as error:
+                show(error.message)
                 if error.message != told or time.monotonic() >= tell_again:
                     log.warning("%s; trying again", error)
                     told, tell_again = error.message, time.monotonic() + TELL_EVERY_SECONDS
                 self._stop.wait(1.0)
+            else:
+                show(None)
+                return identity
         raise _Stopped
+
+    def _withhold(self, reason: str | None) -> None:
+        """Show why reading does not begin; None: it may."""
+        self.ingest.withheld = reason
+
+    def _waits(self) -> str | None:
+        """What keeps updates from being seen, in words."""
+        memory = self.memory.waits_for
+        short = None if memory is None else f"updates wait for memory ({memory}): stats says more"
+        return self.pipeline.recording.trouble or short or self.ingest.waiting
 
     def _hold(self, checkpoint: Checkpoint | None) -> None:
         """Have graph, index and programs.
@@ -457,7 +471,7 @@ class Service:
             reuse=self.reuse,
             queue=self.queue,
             source=self.ingest,
-            recording=Recording(self.order, self._stop, self.health.turn, self.metrics.waits_for_order_log),
+            recording=Recording(self.order, self._stop, self.health.turn),
             link=self.link,
             metrics=self.metrics,
             checkpoints=checkpoints,
@@ -553,6 +567,7 @@ class Service:
 
     def _watch_server(self) -> None:
         self.health.is_answering = lambda: self.link.is_answering
+        self.health.waiting = self._waits
         self.metrics.watch_queries(self.link.latency_snapshot, LATENCY_BUCKETS_SECONDS)
         self.metrics.watch_server_process(lambda: self.link.pid or 0)  # no process has the number 0
 
@@ -574,6 +589,8 @@ class Service:
             self.metrics.source_outages(self.source.outages)
             self.metrics.ingest_waiting(self.ingest.waiting is not None)
             self.ingest.long_waits.tell()
+            self.pipeline.recording.watch()
+            self.metrics.waits_for_order_log(self.pipeline.recording.trouble is not None)
             self.metrics.schema_lookups(self.ingest.decoder.lookups)
             link = self.link
             self.metrics.server(restarts=link.restarts, connections=link.connections, waiting=link.waiting)
@@ -653,7 +670,7 @@ class Service:
             CheckpointError: the checkpoint is of another source.
             _Stopped: we were stopped before.
         """
-        identity = self._source_identity()
+        identity = self._source_identity(self._withhold)
         if offsets is not None:
             saved = self._identity["source"]
             if self.position.updates:
@@ -685,11 +702,11 @@ class Service:
                 if trouble != self.ingest.withheld or time.monotonic() >= tell_again:
                     log.error("nothing is read, since %s; trying again", trouble)
                     tell_again = time.monotonic() + TELL_EVERY_SECONDS
-                self.ingest.withheld = trouble
+                self._withhold(trouble)
                 if self._stop.wait(RETRY_S):
                     raise _Stopped from None
             else:
-                self.ingest.withheld = None
+                self._withhold(None)
                 return
 
     def _ingested(self, report: IngestReport) -> None:
@@ -734,7 +751,9 @@ class Service:
             ingest.join(LAG_INTERVAL_S)
             self.ingest.long_waits.tell()
         self.queue.close()
-        engine.join()
+        while engine.is_alive():
+            engine.join(LAG_INTERVAL_S)
+            self.pipeline.recording.watch()
         self.pipeline.between.close()
         if self.results is not None:
             self.results.drain()  # the last checkpoint knows what was written

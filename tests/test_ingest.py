@@ -19,9 +19,10 @@ from naive import NaiveGraph
 from sampling import examples
 from waiting import until
 
+from graphtide.daemon import long_waits
 from graphtide.daemon.engine.storage import StorageGate
 from graphtide.daemon.errors import IdSpaceFull
-from graphtide.daemon.ingest import dense, long_waits
+from graphtide.daemon.ingest import dense
 from graphtide.daemon.ingest import prepared as prepared_module
 from graphtide.daemon.ingest.decode import Decoder
 from graphtide.daemon.ingest.dense import DenseBatch, dense_batch, dense_batches

@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 import socket
+import time
 import urllib.error
 import urllib.request
 import uuid
@@ -311,16 +312,20 @@ HANGING = """
 import time
 from pathlib import Path
 from graphtide.daemon.cli import main
-from graphtide.daemon.ingest import long_waits
+from graphtide.daemon import long_waits
 from graphtide.daemon.ingest.dead_letters import FileDeadLetters
+from graphtide.daemon.state.order_log import OrderLog
 
-def waiting_first(self, bad, write=FileDeadLetters.write):
-    while Path("hangs").exists():
-        time.sleep(0.01)
-    write(self, bad)
+def waiting_first(write):
+    def write_at_last(*given):
+        while Path("hangs").exists():
+            time.sleep(0.01)
+        return write(*given)
+    return write_at_last
 
 long_waits.LONG_S = 0.1
-FileDeadLetters.write = waiting_first
+FileDeadLetters.write = waiting_first(FileDeadLetters.write)
+OrderLog._write = waiting_first(OrderLog._write)
 main()
 """
 
@@ -344,6 +349,28 @@ def test_a_disk_that_does_not_answer_is_told_of_by_whoever_does_not_wait_for_it(
         log = daemon.log.read_text()
         assert log.count(why) == 1 and "writing dead letters is done after" in log
         assert [letter.reason for letter in read_dead_letters(tmp_path / "dead-letters")] == ["malformed"]
+
+
+@pytest.mark.sample(among="a daemon starts otherwise")
+def test_a_disk_that_does_not_take_the_order_log_is_told_of_and_waited_for(port: int, tmp_path: Path) -> None:
+    """The engine's own thread waits in the write: nobody restarts the daemon for that."""
+    metrics = {"listen": f"127.0.0.1:{port}", "stuck_after": 1.5}
+    why = "takes longer than 0.1 s"
+    with Daemon(tmp_path, {"program": HOPS, "metrics": metrics}, program=("-c", HANGING)) as daemon:
+        fed(daemon, "a", edges((1, 2)))
+        (tmp_path / "hangs").touch()
+        write(daemon, "b", edges((2, 3)))
+        until(lambda: "graphtide_waits_for_order_log 1.0" in scraped(port))
+        assert "writing the order log" in probe(port, "/ready")[1]["waiting"]
+        began = time.monotonic()
+        until(lambda: time.monotonic() - began > 3)
+        assert probe(port, "/live")[0] == 200 and hops(daemon, 2) == [1]
+        (tmp_path / "hangs").unlink()
+        until(lambda: "graphtide_waits_for_order_log 0.0" in scraped(port))
+        until(lambda: hops(daemon, 3) == [2])
+        until(lambda: probe(port, "/ready")[1]["waiting"] is None)
+        log = daemon.log.read_text()
+        assert log.count(why) == 1 and "writing the order log" in log and "is done after" in log
 
 
 # -- probes ---------------------------------------------------------------------------------------------------
@@ -405,7 +432,10 @@ def test_probes_are_answered_from_the_first_moment_of_a_long_restore(
         assert "READY=1" not in told
         manifest.write_bytes(content)
         until(lambda: probe(port, "/ready")[0] == 200)
-        assert probe(port, "/ready")[1] == {"ready": True, "stage": "running", "progress": 1.0, "answering": True}
+        assert probe(port, "/ready")[1] == {
+            **{"ready": True, "stage": "running", "progress": 1.0, "answering": True},
+            "waiting": None,
+        }
         until(lambda: "READY=1" in told)
         assert "graphtide_ready 1.0" in scraped(port)
         assert hops(daemon, 2) == [1]

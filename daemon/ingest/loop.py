@@ -23,6 +23,7 @@ from ..backoff import Backoff
 from ..errors import IdSpaceFull
 from ..failpoints import point
 from ..health import Recovery
+from ..long_waits import LongWaits
 from ..records.event_time import UNLIMITED, EventState
 from ..records.stream import (
     BadRecord,
@@ -40,7 +41,6 @@ from .barriers import Barriers
 from .decode import Decoder
 from .dense import DenseBatch, dense_batch, dense_batches
 from .event_time import EventTime
-from .long_waits import LongWaits
 from .misrouted import PlacementSample
 from .ordered import OrderedReader, Step
 from .prepared import Prepared, PreparedQueue
@@ -123,7 +123,7 @@ class Ingest:
     counts_order: bool = False
     withheld: str | None = None
     """Why reading does not begin, in words, as whoever keeps us from it says."""
-    long_waits: LongWaits = field(default_factory=LongWaits)
+    long_waits: LongWaits = field(default_factory=lambda: LongWaits("nothing is read meanwhile"))
     reader: OrderedReader = field(init=False)
     _safe: deque[dict[Partition, int]] = field(default_factory=deque)
     _position: dict[Partition, int] = field(default_factory=dict)
