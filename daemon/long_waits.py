@@ -38,14 +38,15 @@ class LongWaits:
         work = self._work
         return None if work is None or time.monotonic() - work[1] < LONG_S else _said(work[0])
 
-    def tell(self) -> None:
-        """Log once that something takes long, and once that it is done; to be called now and then."""
+    def tell(self, *, known: bool = False) -> None:
+        """Log once that something takes long, and once that it is done; to be called now and then. ``known``: why
+        is told of elsewhere, so that nothing is said of what begins to take long."""
         work = self._work
         if self._told is not None and self._told != work:
             what, since = self._told
             self._told = None
             log.info("%s is done after %.0f s", what, time.monotonic() - since)
-        if self._told is None and work is not None and self.now is not None:
+        if self._told is None and work is not None and self.now is not None and not known:
             self._told = work
             log.error("%s: %s", self._meanwhile, _said(work[0]))
 

@@ -588,7 +588,7 @@ class Service:
             self.metrics.source_lag(unit=self.source.unit, amount=sum(lag.amount.values()), seconds=lag.seconds)
             self.metrics.source_outages(self.source.outages)
             self.metrics.ingest_waiting(self.ingest.waiting is not None)
-            self.ingest.long_waits.tell()
+            self.ingest.tell_long_waits()
             self.pipeline.recording.watch()
             self.metrics.waits_for_order_log(self.pipeline.recording.trouble is not None)
             self.metrics.schema_lookups(self.ingest.decoder.lookups)
@@ -749,7 +749,7 @@ class Service:
         self.ingest.stop.set()
         while ingest.is_alive():
             ingest.join(LAG_INTERVAL_S)
-            self.ingest.long_waits.tell()
+            self.ingest.tell_long_waits()
         self.queue.close()
         while engine.is_alive():
             engine.join(LAG_INTERVAL_S)

@@ -148,8 +148,17 @@ class Ingest:
     @property
     def waiting(self) -> str | None:
         """What keeps us from reading on, in words; None while nothing does. Any thread may ask."""
+        return self._why_waiting or self.long_waits.now
+
+    @property
+    def _why_waiting(self) -> str | None:
+        """As somebody knows it who does not only see that it takes long."""
         held = self._held
-        return self.withheld or self.long_waits.now or (self.reader.waiting if held is None else held.why)
+        return self.withheld or (self.reader.waiting if held is None else held.why)
+
+    def tell_long_waits(self) -> None:
+        """To be called now and then by another thread: log what takes long, unless it is known why."""
+        self.long_waits.tell(known=self._why_waiting is not None)
 
     @property
     def late(self) -> int | None:
