@@ -789,6 +789,10 @@ def test_who_was_written_since_a_place_is_known_where_compaction_left_tombstones
     for time_ms in (opened["time_ms"] - day_ms // 2, opened["time_ms"] + day_ms):
         with pytest.raises(PlaceLost, match=message):
             sink.ids_since({**opened, "time_ms": time_ms}, 3)
+    before = {**opened, "running_ms": opened["running_ms"] - day_ms // 2}  # and then the clock was stepped back
+    with pytest.raises(PlaceLost, match=message):
+        sink.ids_since(before, 3)
+    sink.ids_since({**before, "boot": "another run of the machine"}, 3)
     monkeypatch.setattr(outgoing_kafka, "read_topic_settings", lambda admin, topics: {})  # it may not be looked at
     with pytest.raises(PlaceLost, match=message):
         sink.ids_since(opened, 3)
