@@ -42,6 +42,7 @@ from .errors import (
     ConfigError,
     GraphtideError,
     NotWritten,
+    RecordsLost,
     SourceReplaced,
     SourceUnavailable,
 )
@@ -662,6 +663,9 @@ class Service:
                 raise SourceUnavailable(f"{error.message}. The next start begins anew with it") from error
             advice = "To begin anew with it, start with checkpoint.on_mismatch = 'discard'"
             raise SourceReplaced(f"{error.message}. {advice}", error.detail) from error
+        except RecordsLost as error:
+            advice = "To begin anew with what is there, give it an empty checkpoint.path (see graphtide load, too)"
+            raise RecordsLost(f"{error.message}. {advice}", error.detail) from error
 
     def _open_source(self, offsets: Offsets | None) -> None:
         """Begin at these offsets of a checkpoint, else where the settings say, and make that durable.

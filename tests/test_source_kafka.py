@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import shutil
 import threading
 import time
 import uuid
@@ -20,7 +21,7 @@ from kafka.structs import OffsetAndMetadata
 from waiting import PATIENCE_S
 
 from graphtide.daemon.backoff import Backoff
-from graphtide.daemon.errors import ConfigError, SourceError, SourceUnavailable
+from graphtide.daemon.errors import ConfigError, RecordsLost, SourceError, SourceUnavailable
 from graphtide.daemon.ingest import kafka as module
 from graphtide.daemon.ingest import open_transactions
 from graphtide.daemon.ingest.kafka import KafkaSource
@@ -277,6 +278,50 @@ def test_retention_that_passes_a_running_reader_is_an_error(
         read(source, 22)
 
 
+@pytest.mark.sample(among="a daemon starts otherwise")
+def test_a_log_that_was_cut_is_told_of_at_a_restart_however_long_it_is_by_then() -> None:
+    """One disk of a broker is put back as it was before; and where retention took all there is nothing to tell."""
+    with DevKafka() as broker:
+        for topic in ("cut", "emptied"):
+            broker.create_topic(topic)
+        with client(KafkaProducer, broker.bootstrap) as producer:
+            send(producer, "cut", [b"x"] * 10)
+            send(producer, "emptied", [b"x"] * 10)
+        broker.stop()
+        assert broker._folder is not None
+        disk, copy = broker._folder / "data" / "cut-0", broker._folder / "copy"
+        shutil.copytree(disk, copy)
+        broker.start()
+        read_so_far = {}
+        with client(KafkaProducer, broker.bootstrap) as producer:
+            send(producer, "cut", [b"y"] * 10)
+            send(producer, "emptied", [b"y"] * 10)
+        for topic in ("cut", "emptied"):
+            with contextlib.closing(KafkaSource(broker.bootstrap, [topic], client=FAST)) as source:
+                source.open(None)
+                read(source, 20)
+                read_so_far[topic] = source.position(), source.state()
+        with client(KafkaAdminClient, broker.bootstrap) as admin:
+            admin.delete_records({TopicPartition("emptied", 0): 20})
+        broker.kill()
+        shutil.rmtree(disk)
+        shutil.copytree(copy, disk)
+        broker.start()
+        with client(KafkaProducer, broker.bootstrap) as producer:
+            send(producer, "cut", [b"z"] * 15)
+            send(producer, "emptied", [b"z"])
+        for topic in ("cut", "emptied"):
+            with contextlib.closing(KafkaSource(broker.bootstrap, [topic], client=FAST)) as source:
+                source.open(*read_so_far[topic])
+                if topic == "emptied":
+                    assert named(read(source, 1)) == [(0, 20, b"z")]
+                else:
+                    with pytest.raises(
+                        RecordsLost, match="cut/0 was cut at offset 10, and had been read up to 20"
+                    ):
+                        until(lambda: False, source)
+
+
 def test_a_topic_made_anew_is_another_topic(
     kafka: DevKafka, topic: str, open_source: Callable[..., KafkaSource]
 ) -> None:
@@ -288,6 +333,7 @@ def test_a_topic_made_anew_is_another_topic(
         while admin.describe_topics([topic])[0]["error_code"] == 0:
             assert time.monotonic() < deadline
             time.sleep(0.1)
+    until(lambda: f"has no topic {topic}" in str(source.away), source)
     kafka.create_topic(topic, 2)
     with pytest.raises(SourceError, match="was deleted and made again"):
         until(lambda: False, source)

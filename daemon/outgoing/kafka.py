@@ -317,7 +317,7 @@ def _age_s(place: Place) -> float:
     age_ms = time.time_ns() // 10**6 - place.get(_TIME, 0)
     if age_ms >= 0 and place.get(_BOOT) == _boot() != "":
         age_ms = max(age_ms, _running_ms() - place.get(_RUNNING, 0))
-    return age_ms / 1000
+    return float(age_ms) / 1000
 
 
 def _boot() -> str:
