@@ -16,7 +16,7 @@ import pytest
 from brokers import client
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, NewPartitions
-from kafka.errors import CoordinatorNotAvailableError, GroupAuthorizationFailedError
+from kafka.errors import CoordinatorNotAvailableError, GroupAuthorizationFailedError, KafkaTimeoutError
 from kafka.structs import OffsetAndMetadata
 from waiting import PATIENCE_S
 
@@ -379,6 +379,20 @@ def test_a_broker_that_is_not_there_yet_is_waited_for() -> None:
             source.identity()
         assert source.poll(100, timeout_s=0.05) == []
         assert source.position() == {Partition("edges", 0): 7}
+
+
+def test_an_outage_has_one_reason_as_long_as_tries_fail_alike() -> None:
+    """Each other one would be published."""
+    outages = module._Outages("k:1")
+    outages.failed(KafkaTimeoutError("after 9999 ms"))
+    outages.failed(KafkaTimeoutError("after 9998 ms"))
+    assert outages.said is not None and "9999" in outages.said
+    outages.failed(ConnectionRefusedError("refused"))
+    assert "refused" in outages.said and outages.count == 1
+    outages.worked()
+    assert outages.said is None
+    outages.failed(ConnectionRefusedError("again"))
+    assert "again" in str(outages.said) and outages.count == 2
 
 
 def test_waits_grow_to_a_limit_and_vary() -> None:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import resource
+import shutil
 import signal
 import socket
 import time
@@ -22,16 +23,19 @@ import numpy as np
 import psutil
 import pytest
 from brokers import client
-from kafka import KafkaAdminClient, KafkaProducer
+from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
+from kafka.admin import NewPartitions
 from running import Daemon, toml
 from systemd_socket import told_to_systemd
 from waiting import until
 
 from graphtide.daemon import cli
 from graphtide.daemon.ingest.dead_letters import read_dead_letters
+from graphtide.daemon.records.barrier import HEADERS, barrier_value
 from graphtide.daemon.records.encode import encode_msgpack
 from graphtide.daemon.records.spool_format import SpoolWriter, frame
 from graphtide.daemon.state.order_log import VERSION
+from graphtide.gpma.edges import Op
 from graphtide.ops.kafka import DevKafka, held_port
 
 HOPS = [{"name": "bfs", "id": "hops", "source": 1}]
@@ -205,6 +209,75 @@ def test_a_topic_made_anew_is_begun_anew_where_that_is_wanted(kafka: DevKafka, t
         daemon.start()
         running_now(daemon)
         assert hops(daemon, 9, 2) == [1, None]
+        assert daemon.stop() == 0, daemon.log_tail()
+
+
+@pytest.mark.sample(among="a daemon starts otherwise")
+@pytest.mark.kafka
+def test_partitions_that_are_added_behind_a_barrier_keep_the_order_of_a_pair(
+    kafka: DevKafka, tmp_path: Path
+) -> None:
+    """Its updates come through another partition from then on, which is read first, and a restart does not look at
+    barriers where the order log says how it went."""
+    topic = f"grown-{uuid.uuid4().hex[:8]}"
+    kafka.create_topic(topic, 2)
+    source = {"kind": "kafka", "bootstrap_servers": [kafka.bootstrap], "topics": [topic]}
+    with running(tmp_path, source=source) as daemon:
+        with client(KafkaProducer, kafka.bootstrap) as producer:
+            producer.send(topic, edges((1, 2)), partition=0).get(30)
+            daemon.start()
+            running_now(daemon)
+            assert daemon.stop() == 0, daemon.log_tail()
+            producer.send(topic, edges((1, 3)), partition=1).get(30)
+        with client(KafkaAdminClient, kafka.bootstrap) as admin:
+            admin.create_partitions({topic: NewPartitions(3)})
+            until(lambda: len(admin.describe_topics([topic])[0]["partitions"]) == 3)
+        with client(KafkaProducer, kafka.bootstrap) as producer:
+            until(lambda: len(producer.partitions_for(topic)) == 3)
+            for partition in range(3):
+                producer.send(topic, barrier_value("grown"), partition=partition, headers=[*HEADERS]).get(30)
+            producer.send(topic, encode_msgpack([1], [3], ops=Op.DELETE), partition=0).get(30)
+            producer.send(topic, edges((1, 9)), partition=2).get(30)
+        for _ in range(2):
+            daemon.start()
+            running_now(daemon)
+            assert hops(daemon, 2, 3, 9) == [1, None, 1]
+            daemon.kill()
+
+
+@pytest.mark.sample(among="a daemon starts otherwise")
+@pytest.mark.kafka
+def test_a_topic_that_is_gone_is_waited_for_and_records_that_are_end_it_with_what_to_do(
+    kafka: DevKafka, port: int, tmp_path: Path
+) -> None:
+    topic = f"gone-{uuid.uuid4().hex[:8]}"
+    kafka.create_topic(topic, 1)
+    source = {"kind": "kafka", "bootstrap_servers": [kafka.bootstrap], "topics": [topic]}
+    metrics = {"listen": f"127.0.0.1:{port}"}
+    with running(tmp_path, source=source, metrics=metrics) as daemon, contextlib.ExitStack() as clients:
+        producer = clients.enter_context(client(KafkaProducer, kafka.bootstrap))
+        admin = clients.enter_context(client(KafkaAdminClient, kafka.bootstrap))
+        producer.send(topic, edges((1, 2))).get(30)
+        daemon.start()
+        running_now(daemon)
+        assert daemon.stop() == 0, daemon.log_tail()
+        for vertex in range(3, 9):
+            producer.send(topic, edges((1, vertex))).get(30)
+        admin.delete_records({TopicPartition(topic, 0): 4})
+        daemon.start(ready_s=None)
+        assert ended(daemon) == 4
+        said = daemon.log_tail().splitlines()[-1]
+        assert "retention has passed it" in said and "checkpoint.path" in said
+        shutil.rmtree(tmp_path / "checkpoints")  # as it says
+        daemon.start()
+        running_now(daemon)
+        assert hops(daemon, 2, 8) == [None, 1] and probe(port, "/ready")[1]["waiting"] is None
+        admin.delete_topics([topic])
+        until(lambda: f"has no topic {topic}" in str(probe(port, "/ready")[1]["waiting"]))
+        until(lambda: "graphtide_ingest_waiting 1.0" in scraped(port))
+        with daemon.client() as asking:
+            until(lambda: f"has no topic {topic}" in str(asking.stats()["waiting"]))
+        assert hops(daemon, 8) == [1]
         assert daemon.stop() == 0, daemon.log_tail()
 
 

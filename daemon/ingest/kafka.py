@@ -94,12 +94,15 @@ class _Outages:
         self.said: str | None = None
         """Why it cannot be used now; None while it can."""
         self._servers = servers
+        self._kind: type[BaseException] | None = None
         self._since: float | None = None
         self._lock = threading.Lock()
 
     def failed(self, error: BaseException) -> None:
         with self._lock:
-            self.said = f"Kafka at {self._servers} cannot be used: {_said(error)}"
+            if self.said is None or type(error) is not self._kind:  # tries of one kind differ in milliseconds
+                self.said = f"Kafka at {self._servers} cannot be used: {_said(error)}"
+                self._kind = type(error)
             if self._since is None:
                 self._since = time.monotonic()
                 self.count += 1
