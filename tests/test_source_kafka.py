@@ -210,18 +210,29 @@ def test_large_columnar_records_arrive(kafka: DevKafka, open_source: Callable[..
 
 
 def test_new_partitions_are_read_from_their_start(
-    kafka: DevKafka, producer: KafkaProducer, topic: str, open_source: Callable[..., KafkaSource]
+    kafka: DevKafka,
+    producer: KafkaProducer,
+    topic: str,
+    open_source: Callable[..., KafkaSource],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     source = open_source(start="latest")
     until(lambda: len(source.position()) == 2, source)
+    assert not caplog.records
     with client(KafkaAdminClient, kafka.bootstrap) as admin:
         admin.create_partitions({topic: NewPartitions(4)})
     with client(KafkaProducer, kafka.bootstrap) as fresh:
         send(fresh, topic, [b"first there"], partition=3)
     assert named(read(source, 1)) == [(3, 0, b"first there")]
     assert len(source.position()) == 4
+    added = f"partitions were added, and are read from their start: {topic}/2, {topic}/3"
+    assert caplog.text.count(added) == 1
     restarted = open_source({Partition(topic, 0): 0, Partition(topic, 1): 0}, start="latest")
     assert named(read(restarted, 1)) == [(3, 0, b"first there")]
+    assert caplog.text.count(added) == 2, "as they were while nobody was there"
+    before = open_source(source.position())
+    until(lambda: len(before.position()) == 4, before)
+    assert caplog.text.count(added) == 2
 
 
 def test_partitions_that_are_held_are_not_read_until_they_are_let_go(

@@ -677,8 +677,7 @@ class KafkaSource:
         fresh = sorted(present - self._next.keys())
         if fresh:
             positions, ends = self._first_offsets(self._consumer, fresh, first=not self._next)
-            if self._next:
-                log.info("reading new partitions from their start: %s", ", ".join(map(_named, fresh)))
+            self._tell_new(fresh)
             self._consumer.assign([*self._next, *fresh])
             for tp in fresh:
                 seek(self._consumer, tp, positions[tp], self._leaders.at(tp, positions[tp]))
@@ -686,6 +685,18 @@ class KafkaSource:
             self._ends |= ends
             self._pause(self._consumer)
         self._cluster = cluster
+
+    def _tell_new(self, fresh: Sequence[TopicPartition]) -> None:
+        """Of partitions that were added to a topic since it was first read."""
+        before = {*self._next, *(TopicPartition(p.name, p.number or 0) for p in self._given)}
+        topics = {tp.topic for tp in before}
+        if added := [_named(tp) for tp in fresh if tp not in before and tp.topic in topics]:
+            log.warning(
+                "partitions were added, and are read from their start: %s. Where producers place edges by their "
+                "keys, updates of a pair may come through another partition than before, and have no order to "
+                "those before unless a barrier stands between",
+                ", ".join(added),
+            )
 
     def _check_same_now(self) -> None:
         """Offsets that are wrong may be those of a topic that was made anew since the cluster was described.
