@@ -19,7 +19,13 @@ from typing import Any
 
 import numpy as np
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
-from kafka.errors import KafkaError, KafkaTimeoutError, ProducerFencedError, UnknownTopicOrPartitionError
+from kafka.errors import (
+    InvalidTimestampError,
+    KafkaError,
+    KafkaTimeoutError,
+    ProducerFencedError,
+    UnknownTopicOrPartitionError,
+)
 from kafka.structs import TopicPartition
 
 from ...gpma.index.ids import IdColumn
@@ -292,7 +298,12 @@ class KafkaSink:
         return [TopicPartition(self._topic, number) for number in range(self._partitions)]
 
     def _told(self, error: BaseException) -> BaseException:
-        """Being shut out by its own name."""
+        """Being shut out by its own name, and what an error does not say."""
+        if isinstance(error, InvalidTimestampError):
+            return KafkaError(
+                f"topic {self._topic} takes no records of this time (message.timestamp.after.max.ms and "
+                f"message.timestamp.before.max.ms): this machine's clock, or the broker's, is wrong"
+            )
         if isinstance(error, ProducerFencedError):
             return Fenced(f"another daemon writes results to topic {self._topic} as {self._id}")
         return error
