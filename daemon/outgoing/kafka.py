@@ -300,10 +300,11 @@ class KafkaSink:
     def _told(self, error: BaseException) -> BaseException:
         """Being shut out by its own name, and what an error does not say."""
         if isinstance(error, InvalidTimestampError):
-            return KafkaError(
+            told: BaseException = KafkaError(
                 f"topic {self._topic} takes no records of this time (message.timestamp.after.max.ms and "
                 f"message.timestamp.before.max.ms): this machine's clock, or the broker's, is wrong"
             )
+            return told
         if isinstance(error, ProducerFencedError):
             return Fenced(f"another daemon writes results to topic {self._topic} as {self._id}")
         return error
