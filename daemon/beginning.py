@@ -7,6 +7,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from ..ops.metrics import Metrics
@@ -78,7 +79,7 @@ class Beginning:
         present = dict(self.identity)
         if discard:
             self._health.enter("waiting")
-            present["source"] = self._source_identity()
+            present["source"] = self._source_identity(self._health.wait_for)
         try:
             _require_source(checkpoint, store)
             # Its kind is known before anybody is reached, and no answers are given until then of another graph.
@@ -100,8 +101,12 @@ class Beginning:
             CheckpointError: the checkpoint is of another source.
             Stopped: we were stopped before.
         """
+
+        def withhold(reason: str | None) -> None:
+            ingest.withheld = reason
+
         offsets = None if self.newest is None else self.newest.offsets
-        identity = self._source_identity()
+        identity = self._source_identity(withhold)
         if offsets is not None:
             saved = self.identity["source"]
             if position.updates:
@@ -146,8 +151,8 @@ class Beginning:
         if self._stop.is_set():
             raise Stopped
 
-    def _source_identity(self) -> dict[str, Any]:
-        """What the source says that it is, as soon as it can be reached.
+    def _source_identity(self, show: Callable[[str | None], None]) -> dict[str, Any]:
+        """What the source says that it is, as soon as it can be reached. ``show``: why that is waited for.
 
         Raises:
             Stopped: we were stopped before.
@@ -155,12 +160,16 @@ class Beginning:
         told, tell_again = "", 0.0
         while not self._stop.is_set():
             try:
-                return self._source.identity()
+                identity = self._source.identity()
             except SourceUnavailable as error:
+                show(error.message)
                 if error.message != told or time.monotonic() >= tell_again:
                     log.warning("%s; trying again", error)
                     told, tell_again = error.message, time.monotonic() + TELL_EVERY_SECONDS
                 self._stop.wait(1.0)
+            else:
+                show(None)
+                return identity
         raise Stopped
 
 

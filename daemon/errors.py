@@ -36,6 +36,10 @@ class SourceReplaced(SourceError):
     """What the offsets belong to is gone, and another source has its name (a topic that was made anew)."""
 
 
+class RecordsLost(SourceError):
+    """Records that were read, or are to be, are not in the source any more (retention, a log that was cut)."""
+
+
 class SourceUnavailable(GraphtideError):
     """The source cannot be reached just now; it is tried again."""
 

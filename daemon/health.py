@@ -84,6 +84,8 @@ class Health:
         self.recovery = Recovery()
         self.failed = False
         self.is_answering: Callable[[], bool] = lambda: False
+        self.waiting: Callable[[], str | None] = lambda: None
+        """What keeps it from going on, in words; None while nothing does."""
         self._stuck_after_s = stuck_after_s
         self._clock = clock
         self._stage: Stage = "compiling"
@@ -108,6 +110,10 @@ class Health:
         """So much of the stage is done."""
         self._progress = progress
 
+    def wait_for(self, what: str | None) -> None:
+        """Something keeps the stage from going on, or no longer does (None)."""
+        self.waiting = lambda: what
+
     def turn(self) -> None:
         """The engine's loop goes round: from the first turn until ``stopping`` it must go on doing so."""
         self._turned_at = self._clock()
@@ -129,4 +135,4 @@ class Health:
         answering = self.is_answering()
         good = self.stage == "running" and answering
         facts = {"ready": good, "stage": self.stage, "progress": self.progress, "answering": answering}
-        return Verdict(good, facts)
+        return Verdict(good, {**facts, "waiting": self.waiting()})

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from ..ops.metrics import Metrics
+from .engine.pipeline import Pipeline
 from .ingest.loop import Ingest, IngestReport
 from .outgoing.writer import Writer
 from .records.stream import Source
 from .serve.supervisor import ServerLink
-from .state.checkpointer import Checkpointer
 
 
 class Observing:
@@ -22,14 +22,15 @@ class Observing:
         ingest: Ingest,
         link: ServerLink,
         results: Writer | None,
-        checkpoints: Checkpointer,
+        pipeline: Pipeline,
     ) -> None:
         self._metrics = metrics
         self._source = source
         self._ingest = ingest
         self._link = link
         self._results = results
-        self._checkpoints = checkpoints
+        self._recording = pipeline.recording
+        self._checkpoints = pipeline.checkpoints
 
     def look(self) -> None:
         """Ask everybody."""
@@ -39,7 +40,9 @@ class Observing:
         metrics.source_outages(source.outages)
         metrics.barriers(ingest.reader.barriers.outcomes, ingest.reader.barriers.waiting_partitions)
         metrics.ingest_waiting(ingest.waiting is not None)
-        ingest.long_waits.tell()
+        ingest.tell_long_waits()
+        self._recording.watch()
+        metrics.waits_for_order_log(self._recording.trouble is not None)
         metrics.schema_lookups(ingest.decoder.lookups)
         metrics.server(restarts=link.restarts, connections=link.connections, waiting=link.waiting)
         metrics.subscriptions(link.subscriptions, link.told())

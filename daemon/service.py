@@ -42,6 +42,7 @@ from .errors import (
     ConfigError,
     GraphtideError,
     NotWritten,
+    RecordsLost,
     SourceReplaced,
     SourceUnavailable,
 )
@@ -232,9 +233,7 @@ class Service:
         self.results = self._make_results(storage)
         self.pipeline = self._make_pipeline(storage, store, requested)
         self._stack.callback(self.pipeline.between.close)
-        self.observing = Observing(
-            self.metrics, self.source, self.ingest, self.link, self.results, self.pipeline.checkpoints
-        )
+        self.observing = Observing(self.metrics, self.source, self.ingest, self.link, self.results, self.pipeline)
         self.link.asked = self._make_asked()
         self.link.start()
         self._stack.callback(self.link.stop)
@@ -274,6 +273,12 @@ class Service:
             raise Stopped from None
         finally:
             self._computing = None
+
+    def _waits(self) -> str | None:
+        """What keeps updates from being seen, in words."""
+        memory = self.memory.waits_for
+        short = None if memory is None else f"updates wait for memory ({memory}): stats says more"
+        return self.pipeline.recording.trouble or short or self.ingest.waiting
 
     def _hold(self, checkpoint: Checkpoint | None) -> None:
         """Have graph, index and programs.
@@ -401,7 +406,7 @@ class Service:
             reuse=self.reuse,
             queue=self.queue,
             source=self.ingest,
-            recording=Recording(self.order, self._stop, self.health.turn, self.metrics.waits_for_order_log),
+            recording=Recording(self.order, self._stop, self.health.turn),
             link=self.link,
             metrics=self.metrics,
             checkpoints=checkpoints,
@@ -497,6 +502,7 @@ class Service:
 
     def _watch_server(self) -> None:
         self.health.is_answering = lambda: self.link.is_answering
+        self.health.waiting = self._waits
         self.metrics.watch_queries(self.link.latency_snapshot, LATENCY_BUCKETS_SECONDS)
         self.metrics.watch_server_process(lambda: self.link.pid or 0)  # no process has the number 0
 
@@ -571,6 +577,9 @@ class Service:
                 raise SourceUnavailable(f"{error.message}. The next start begins anew with it") from error
             advice = "To begin anew with it, start with checkpoint.on_mismatch = 'discard'"
             raise SourceReplaced(f"{error.message}. {advice}", error.detail) from error
+        except RecordsLost as error:
+            advice = "To begin anew with what is there, give it an empty checkpoint.path (see graphtide load, too)"
+            raise RecordsLost(f"{error.message}. {advice}", error.detail) from error
 
     # -- shutdown -----------------------------------------------------------------------------------------
 
@@ -592,9 +601,11 @@ class Service:
         self.ingest.stop.set()
         while ingest.is_alive():
             ingest.join(LAG_INTERVAL_S)
-            self.ingest.long_waits.tell()
+            self.ingest.tell_long_waits()
         self.queue.close()
-        engine.join()
+        while engine.is_alive():
+            engine.join(LAG_INTERVAL_S)
+            self.pipeline.recording.watch()
         self.pipeline.between.close()
         if self.results is not None:
             self.results.drain()  # the last checkpoint knows what was written

@@ -98,7 +98,11 @@ class _Library(JITCodeLibrary):  # type: ignore[misc]
         library: Any
         if isinstance(bitcode, Bitcode):
             library = _loaded(codegen, name, machine_code)
-            library._bitcode, library.apart, library.is_large = bitcode, bitcode.apart, bitcode.is_large
+            library._bitcode, library.apart, library.is_large = (
+                bitcode,
+                _named(codegen, bitcode.apart),
+                bitcode.is_large,
+            )
             codegen._engine._defined_symbols.update(bitcode.entries)
         else:  # of another package
             library = super()._unserialize(codegen, (name, kind, (machine_code, bitcode)))  # type: ignore[no-untyped-call]
@@ -110,7 +114,7 @@ class _Library(JITCodeLibrary):  # type: ignore[misc]
         library = compiled.library
         is_ours = isinstance(library, _Library)
         if is_ours and library.apart is None and getattr(library, "_compiled_object", None) is not None:
-            library.apart = _apart(compiled, compiled._find_referenced_environments())
+            library.apart = _named(self._codegen, _apart(compiled, compiled._find_referenced_environments()))
         if is_ours and library.apart is not None:
             self._refer_to(library)
         else:  # made before this class was installed, or of another package, from its cache
@@ -118,8 +122,6 @@ class _Library(JITCodeLibrary):  # type: ignore[misc]
 
     def _refer_to(self, library: Any) -> None:
         apart = library.apart
-        if apart.symbol not in _there:
-            _name(self._codegen, apart)
         self._reload_init.update(library._reload_init)
         self.calls = {**self.calls, **library.calls, apart.symbol: apart}
         self._symbols[apart.entry] = apart.symbol
@@ -184,14 +186,15 @@ def _provided(codegen: Any, apart: Apart) -> Apart:
         codegen._engine._ee.add_object_file(ObjectFileRef.from_data(apart.machine_code))
         for environment in apart.environments:
             codegen.set_env(environment.env_name, environment)
-        _name(codegen, apart)
+    return _named(codegen, apart)
+
+
+def _named(codegen: Any, apart: Apart) -> Apart:
+    """Let others find machine code that has just been loaded: the next of its name will have its entry."""
+    if apart.symbol not in _there:
+        llvm.add_symbol(apart.symbol, codegen._engine.get_function_address(apart.entry))
+        _there[apart.symbol] = apart
     return _there[apart.symbol]
-
-
-def _name(codegen: Any, apart: Apart) -> None:
-    """Let others find machine code that has just been loaded."""
-    llvm.add_symbol(apart.symbol, codegen._engine.get_function_address(apart.entry))
-    _there[apart.symbol] = apart
 
 
 def _is_large(compiled: Any) -> bool:
@@ -238,7 +241,8 @@ class LazyCacheImpl(CompileResultCacheImpl):  # type: ignore[misc]
         library = compiled.library
         rest[-1] = tuple(map(_of_a_loaded_module, rest[-1]))
         if library.apart is None:
-            library.apart, library.is_large = _apart(compiled, rest[-1]), _is_large(compiled)
+            library.apart = _named(library.codegen, _apart(compiled, rest[-1]))
+            library.is_large = _is_large(compiled)
         bitcode = Bitcode(module)
         entries = (
             description.llvm_func_name,

@@ -5,6 +5,7 @@ Imported before any kernel is defined. Numba's own threads are not used: kernels
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import sys
@@ -24,7 +25,9 @@ def is_writable(folder: Path) -> bool:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             return True
-    except OSError:
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):  # which says nothing of this folder
+            return os.access(folder, os.W_OK | os.X_OK)
         return False
 
 

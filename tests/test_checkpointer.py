@@ -18,7 +18,7 @@ from waiting import PATIENCE_S, until
 from graphtide.compute import registry
 from graphtide.compute.engine import Engine
 from graphtide.compute.program import Program
-from graphtide.daemon.errors import CheckpointError, NotWritten, Unavailable
+from graphtide.daemon.errors import CheckpointError, NotWritten, RequestError, Unavailable
 from graphtide.daemon.records.position import Position
 from graphtide.daemon.records.stream import Partition
 from graphtide.daemon.state import checkpoint, checkpointer
@@ -389,6 +389,21 @@ def test_a_program_whose_state_cannot_be_saved_is_left_out_and_harms_no_other(
     stream.check(newest)
 
 
+def test_a_program_whose_state_could_be_saved_meanwhile_is_told_of_again(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ranks = next(program for program in stream.engine.programs if program.id == "pagerank")
+    for fails in (True, False, True, True):
+        with monkeypatch.context() as patch:
+            if fails:
+                patch.setattr(ranks, "state", _raises)
+            stream.epoch()
+            stream.checkpoints.step()
+            stream.checkpoints._complete()
+    told = [record.getMessage() for record in caplog.records]
+    assert told == ["the state of program pagerank cannot be saved: the next start computes it from scratch"] * 2
+
+
 @pytest.mark.parametrize("method", ["state", "state_sizes"])
 def test_a_program_that_finds_no_memory_for_its_state_has_the_checkpoint_put_off(
     stream: Stream, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, method: str
@@ -729,12 +744,12 @@ def test_a_wish_for_what_is_far_to_come_is_granted_then(stream: Stream) -> None:
     reachable(stream)
     for _ in range(2):
         stream.epoch()
-        assert ask(stream, since=(1, 3)).status == ask(stream, since=(7, 1)).status == "waiting"
+        assert ask(stream, since=(1, 3)).status == ask(stream, since=(1, 9)).status == "waiting"
         stream.checkpoints.step()
         assert stream.checkpoints.memory_bytes() == 0 and not stream.store.names()
     stream.epoch()
     assert turn_until_made(stream, since=(1, 3)).made == stream.store.path / "checkpoint-1-3"
-    assert ask(stream, since=(7, 1)).status == "waiting"
+    assert ask(stream, since=(1, 9)).status == "waiting"
     stream.checkpoints.step()
     assert stream.checkpoints._making is None
 
@@ -783,6 +798,14 @@ def test_a_wish_for_an_epoch_to_come_has_none_made_before(stream: Stream) -> Non
         assert stream.checkpoints.requested.wants_newer(stream.position.epoch) is wanted
         stream.epoch()
     assert turn_until_made(stream, since=(1, 3)).status == "made"
+
+
+def test_a_wish_for_an_epoch_of_another_start_to_come_is_refused(stream: Stream) -> None:
+    reachable(stream)
+    incarnation, number = stream.checkpoints.position.epoch
+    with pytest.raises(RequestError, match=f"a start that has not been: the present one is {incarnation}"):
+        ask(stream, since=(incarnation + 1, 0))
+    assert ask(stream, since=(incarnation, number + 1)).status == "waiting"
 
 
 def test_wishes_are_so_many_at_most(stream: Stream) -> None:

@@ -84,6 +84,16 @@ def test_files_keep_letters_over_restarts(tmp_path: Path) -> None:
     assert [bad.offset for bad in read_dead_letters(tmp_path)] == list(range(29))
 
 
+def test_letters_stay_in_their_order_though_the_clock_is_stepped_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for offset, time_ns in enumerate((10**18, 10**18 - 10**15, 10**18 + 7)):
+        monkeypatch.setattr("time.time_ns", lambda time_ns=time_ns: time_ns)
+        with FileDeadLetters(tmp_path) as letters:
+            letters.write([letter(offset)])
+    assert [one.offset for one in read_dead_letters(tmp_path)] == [0, 1, 2]
+
+
 def test_what_is_no_letter_is_left_out_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A file of results, say, or of a spool."""
     others = [b"garbage", b"", *map(msgpack.packb, ([["end"], {}], 5, {"v": 1, "src": b""}, {1: 2}))]

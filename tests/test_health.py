@@ -51,7 +51,10 @@ def test_ready_says_no_with_the_stage_until_the_replay_is_over_and_while_nobody_
     health.enter("reading")
     health.advance(0.25)
     assert not health.ready().good
-    assert health.ready().facts == {"ready": False, "stage": "reading", "progress": 0.25, "answering": False}
+    facts = {"ready": False, "stage": "reading", "progress": 0.25, "answering": False}
+    assert health.ready().facts == {**facts, "waiting": None}
+    health.wait_for("the source")
+    assert health.ready().facts == {**facts, "waiting": "the source"}
     health.enter("loading")
     assert health.progress is None
     health.enter("running")

@@ -19,9 +19,10 @@ from naive import NaiveGraph
 from sampling import examples
 from waiting import until
 
+from graphtide.daemon import long_waits
 from graphtide.daemon.engine.storage import StorageGate
 from graphtide.daemon.errors import IdSpaceFull
-from graphtide.daemon.ingest import dense, long_waits
+from graphtide.daemon.ingest import dense
 from graphtide.daemon.ingest import prepared as prepared_module
 from graphtide.daemon.ingest.decode import Decoder
 from graphtide.daemon.ingest.dense import DenseBatch, dense_batch, dense_batches
@@ -326,7 +327,7 @@ Record = tuple[range, range]
 class Script:
     """A source of one poll, and what the rest of the daemon does whenever ingest waits for a moment."""
 
-    away = None
+    away: str | None = None
 
     def __init__(
         self,
@@ -717,7 +718,7 @@ def test_what_takes_long_is_named_and_nothing_is_where_nothing_does(
 
     def asked() -> None:
         said.append(ingest.waiting)
-        ingest.long_waits.tell()
+        ingest.tell_long_waits()
 
     def poll(bytes_max: int, timeout_s: float, real: Callable[..., Any] = script.poll) -> list[RawRecord]:
         asked()
@@ -748,3 +749,21 @@ def test_what_takes_long_is_named_and_nothing_is_where_nothing_does(
         "nothing is read meanwhile: reading from the source",
         "reading from the source is done",
     ]
+
+
+def test_why_nothing_is_read_stays_the_reason_while_that_takes_long(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each look at a broker that is frozen takes long, and ends, and the next one does."""
+    script = Script([(range(3), range(0))], 10)
+    monkeypatch.setattr(long_waits, "LONG_S", 0.0)
+    script.away = "Kafka cannot be used"
+    said = list[str | None]()
+    for _ in range(2):
+        with script.ingest.long_waits.during("reading from the source"):
+            said.append(script.ingest.waiting)
+            script.ingest.tell_long_waits()
+        said.append(script.ingest.waiting)
+        script.ingest.tell_long_waits()
+    script.graph.close()
+    assert said == ["Kafka cannot be used"] * 4 and not caplog.records

@@ -17,7 +17,7 @@ from waiting import until
 from graphtide.compute import registry
 from graphtide.daemon.engine.beside import GivenUp, ReadyKernels
 from graphtide.daemon.engine.keeping import Keeping
-from graphtide.daemon.engine.pipeline import Pipeline
+from graphtide.daemon.engine.pipeline import TIMES_INTERVAL_S, Pipeline
 from graphtide.daemon.engine.standing import Standing
 from graphtide.daemon.engine.storage import StorageGate
 from graphtide.daemon.errors import Unavailable
@@ -42,6 +42,7 @@ class Short:
         self.between = SimpleNamespace(do=lambda work: work())
         self.tries = 0
         self.cannot_show = 0
+        self.why: Exception = MemoryError("nothing can be published")
 
     def made(self, kind: str, id: str | None, given: Any) -> Any:
         return registry.make_program(kind, id, given)
@@ -62,7 +63,7 @@ class Short:
     def expect(self, id: str, kind: str, spec: Any, *, state: str, reason: str | None) -> None:
         if self.cannot_show:
             self.cannot_show -= 1
-            raise MemoryError("nothing can be published")
+            raise self.why
         self.standing.expect(id, kind, spec, state, reason)
 
     def drop(self, id: str) -> None:
@@ -101,10 +102,6 @@ def test_what_a_device_needs_for_one_is_compiled_once_beside_the_stream(keeping:
 def test_one_that_could_not_be_begun_is_when_it_is_asked_for_again(
     tmp_path: Path, keeping: Keeping, short: Short, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    short.cannot_show = 1
-    with pytest.raises(MemoryError):
-        keeping.keep(HOPS, WANTED)
-
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -113,7 +110,21 @@ def test_one_that_could_not_be_begun_is_when_it_is_asked_for_again(
         with pytest.raises(Unavailable, match="can't start new thread"):
             keeping.keep(HOPS, WANTED)
     assert list(read_kept(tmp_path)) == ["hops"] and short.tries == 0
+    (shown,) = short.standing.coming.values()
+    assert shown["state"] == "waiting" and "can't start new thread" in shown["reason"]
     assert keeping.keep(HOPS, WANTED)[1]["id"] == "hops"
+    until(lambda: short.tries == 1)
+    keeping.drop({"program": "hops"}, WANTED)
+    until(lambda: not any(thread.name == "kept-program" for thread in threading.enumerate()))
+
+
+@pytest.mark.parametrize("error", [MemoryError("nothing can be published"), ValueError("a mistake")])
+def test_one_that_cannot_be_shown_is_computed_all_the_same(
+    keeping: Keeping, short: Short, error: Exception
+) -> None:
+    short.cannot_show, short.why = 1, error
+    with keeping._computing:  # so that it is not tried before that
+        assert keeping.keep(HOPS, WANTED)[1]["state"] == "computing"
     until(lambda: short.tries == 1)
     keeping.drop({"program": "hops"}, WANTED)
     until(lambda: not any(thread.name == "kept-program" for thread in threading.enumerate()))
@@ -172,6 +183,23 @@ def test_no_epoch_of_programs_that_go_is_passed_over_or_leaves_readers_waiting()
         with stuck.pipeline.gate.read(settled=True, timeout_s=0):
             pass
     assert stuck.passed == [(1, 0), (1, 1)], "a checkpoint of each may be asked for"
+
+
+@pytest.mark.parametrize("what", [("expect", "hops", "bfs", {"name": "bfs"}), ("drop", "hops")])
+def test_what_could_not_be_published_is_news_that_is_told_soon(what: tuple[Any, ...]) -> None:
+    """Where nothing comes there may be no other epoch to show how a program stands."""
+    pipeline: Any = Stuck().pipeline
+    del pipeline._publish
+    for name in ("memory", "source", "graph"):
+        setattr(pipeline, name, Mock())
+    pipeline.engine.programs, pipeline.stats, pipeline._untold = [], dict, False
+    pipeline.link.publish.side_effect = OSError("no room")
+    with pytest.raises(OSError, match="no room"):
+        getattr(pipeline, what[0])(*what[1:])
+    assert pipeline._has_news(TIMES_INTERVAL_S)
+    pipeline.link.publish.side_effect = None
+    pipeline._publish([], None)
+    assert not pipeline._untold
 
 
 def test_whoever_waits_for_kernels_is_told_while_they_are_compiled() -> None:

@@ -358,6 +358,63 @@ def test_large_kernels_are_called_where_they_lie_and_small_ones_inlined(
     call("plainly", "loaded")
 
 
+ONE_NAME = """
+import sys
+from pathlib import Path
+
+import numba as nb, numpy as np
+from numba.core import config
+from graphtide.gpma import kernel_cache, shipped
+
+def module(package):
+    shipped.PACKAGE = Path(package).parent
+    config.CACHE_DIR = package + "/kept"
+    sys.modules.pop("alike", None)
+    sys.path[0] = package
+    import alike
+    return alike
+
+values = np.zeros(9, np.int64)
+first = module(sys.argv[1])
+large = first.large
+found = large(values)
+if not sys.argv[2:]:
+    first.calls(values)
+    print(large.overloads[large.signatures[0]].fndesc.llvm_func_name)
+else:
+    assert module(sys.argv[2]).calls(values) == found + 1
+
+    @nb.njit
+    def late(values):
+        return large(values)
+
+    assert late(values) == found
+"""
+
+
+def test_of_two_kernels_of_one_name_each_is_called_by_whoever_means_it(tmp_path: Path) -> None:
+    """Other processes name what they compile without knowing of us."""
+    lines = "\n    ".join(f"found ^= (values[{x % 9}] + {x}) * (found | {x})" for x in range(150))
+    packages = []
+    for number in range(2):
+        package = tmp_path / f"package-{number}"
+        package.mkdir()
+        (package / "alike.py").write_text(
+            f"import numba as nb\n\n@nb.njit(cache=True)\ndef large(values):\n    found = 0\n    {lines}\n"
+            f"    return found + {number}\n\n@nb.njit(cache=True)\ndef calls(values):\n    return large(values)\n"
+        )
+        packages.append(str(package))
+    named = set()
+    for given in (packages[:1], packages[1:], packages):
+        done = subprocess.run(
+            [sys.executable, "-c", ONE_NAME, *given],
+            capture_output=True, text=True, timeout=PATIENCE_S, cwd=tmp_path,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        named |= {*done.stdout.split()}
+    assert len(named) == 1, "their names differ, so that nothing was tried"
+
+
 BEFORE = """
 import numba as nb
 import numpy as np

@@ -368,15 +368,14 @@ def test_a_disk_that_takes_the_log_again_is_told_of_however_fast_it_is(
     tmp_path: Path, opened: list[OrderLog], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, _ = open_log(tmp_path / "order", opened)
-    waits = list[bool]()
-    recording = Recording(log, threading.Event(), lambda: None, waits.append)
+    recording = Recording(log, threading.Event(), lambda: None)
     monkeypatch.setattr("graphtide.daemon.engine.recording.RETRY_S", 0.001)
     with monkeypatch.context() as patch:
         patch.setattr(order_log.os, "pwrite", full)
         recording.begin(log._newest.offsets, [item(1, 1, together=True)], patch.undo)
     log._syncing.submit(int).result(10)  # it is on disk before anybody waits for it
     assert recording.finish(lambda: None) == 0.0
-    assert recording.trouble is None and waits == [True, False]
+    assert recording.trouble is None
 
 
 def test_a_failed_sync_is_tried_again_in_another_file(
@@ -409,8 +408,7 @@ def test_a_disk_that_refuses_fast_is_told_of_once(
     tmp_path: Path, opened: list[OrderLog], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     log, _ = open_log(tmp_path / "order", opened)
-    waits = list[bool]()
-    recording = Recording(log, threading.Event(), lambda: None, waits.append)
+    recording = Recording(log, threading.Event(), lambda: None)
     monkeypatch.setattr("graphtide.daemon.engine.recording.RETRY_S", 0.001)
     syncing, real, tries = log._syncing, os.fdatasync, list[int]()
 
@@ -428,7 +426,7 @@ def test_a_disk_that_refuses_fast_is_told_of_once(
     monkeypatch.setattr(log, "_syncing", SimpleNamespace(submit=over_at_once, shutdown=syncing.shutdown))
     recording.begin(log._newest.offsets, [item(1, 1, together=True)], lambda: None)
     recording.finish(lambda: None)
-    assert waits == [True, False] and recording.trouble is None
+    assert recording.trouble is None
     assert caplog.text.count("No space left") == 1
 
 
@@ -437,7 +435,7 @@ def test_a_disk_that_does_not_answer_is_told_of_and_waited_for(
 ) -> None:
     """Also by who is to stop: the log cannot be closed before."""
     log, _ = open_log(tmp_path / "order", opened)
-    waits, turns, shown, answers = list[bool](), list[int](), list[str | None](), threading.Event()
+    turns, shown, answers = list[int](), list[str | None](), threading.Event()
     stop = threading.Event()
 
     def turn() -> None:
@@ -446,8 +444,8 @@ def test_a_disk_that_does_not_answer_is_told_of_and_waited_for(
         if len(turns) == 3:
             answers.set()
 
-    recording = Recording(log, stop, turn, waits.append)
-    for name in ("RETRY_S", "SILENT_S"):
+    recording = Recording(log, stop, turn)
+    for name in ("RETRY_S", "LONG_S"):
         monkeypatch.setattr(f"graphtide.daemon.engine.recording.{name}", 0.001)
     real = os.fdatasync
 
@@ -458,9 +456,42 @@ def test_a_disk_that_does_not_answer_is_told_of_and_waited_for(
     monkeypatch.setattr(order_log.os, "fdatasync", in_time)
     recording.begin(log._newest.offsets, [item(1, 1, together=True)], lambda: None)
     recording.finish(lambda: shown.append(recording.trouble))
-    assert len(turns) >= 3 and waits == [True, False] and recording.trouble is None
+    assert len(turns) >= 3 and recording.trouble is None
     assert len(shown) == 1 and "its disk has not answered for" in str(shown[0])
     assert caplog.text.count("has not answered") == 1
+    assert open_log(log.folder, opened)[1][-1] == at(1, 1, together=True)
+
+
+def test_a_write_that_does_not_return_is_told_of_by_who_watches(
+    tmp_path: Path, opened: list[OrderLog], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It holds the engine's thread, which can neither say so nor show that it is well."""
+    log, _ = open_log(tmp_path / "order", opened)
+    turns, hangs, answers = list[int](), threading.Event(), threading.Event()
+    recording = Recording(log, threading.Event(), lambda: turns.append(1))
+    monkeypatch.setattr("graphtide.daemon.long_waits.LONG_S", 0.0)
+    real = os.pwrite
+
+    def in_time(*arguments: Any) -> int:
+        hangs.set()
+        assert answers.wait(60)
+        return real(*arguments)
+
+    monkeypatch.setattr(order_log.os, "pwrite", in_time)
+    engine = threading.Thread(
+        target=recording.begin, args=(log._newest.offsets, [item(1, 1, together=True)], lambda: None)
+    )
+    engine.start()
+    assert hangs.wait(60)
+    for _ in range(3):
+        recording.watch()
+    assert recording.trouble is not None and "writing the order log" in recording.trouble
+    assert len(turns) == 3 and caplog.text.count("epochs wait meanwhile: writing the order log") == 1
+    answers.set()
+    engine.join()
+    recording.watch()
+    assert recording.trouble is None and len(turns) == 3
+    recording.finish(lambda: None)
     assert open_log(log.folder, opened)[1][-1] == at(1, 1, together=True)
 
 
@@ -469,9 +500,9 @@ def test_a_disk_that_refuses_at_last_is_told_of_as_that(
 ) -> None:
     """As of a file system over the network, whose server comes back with other news."""
     log, _ = open_log(tmp_path / "order", opened)
-    waits, shown, silent, tries = list[bool](), list[str | None](), threading.Event(), list[int]()
-    recording = Recording(log, threading.Event(), silent.set, waits.append)
-    for name in ("RETRY_S", "SILENT_S"):
+    shown, silent, tries = list[str | None](), threading.Event(), list[int]()
+    recording = Recording(log, threading.Event(), silent.set)
+    for name in ("RETRY_S", "LONG_S"):
         monkeypatch.setattr(f"graphtide.daemon.engine.recording.{name}", 0.001)
     real = os.fdatasync
 
@@ -485,7 +516,7 @@ def test_a_disk_that_refuses_at_last_is_told_of_as_that(
     recording.finish(lambda: shown.append(recording.trouble))
     assert ["has not answered" in str(one) for one in shown] == [True, False] and "No space left" in str(shown[1])
     assert caplog.text.count("has not answered") == caplog.text.count("No space left") == 1
-    assert waits == [True, False] and recording.trouble is None
+    assert recording.trouble is None
 
 
 def test_nothing_is_certain_in_a_segment_that_could_not_be_synced(

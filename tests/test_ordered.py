@@ -123,7 +123,8 @@ def test_a_partition_waits_at_a_barrier_until_the_others_have_reached_it() -> No
     assert reader.lag().amount == {P: 2, Q: 2, R: 0} and reader.lag().seconds > 0, "what is held back is behind"
     assert polled(reader, source, record(R, 1), barrier(R, 2, "x"), record(R, 3)) == [(2, 1)]
     step = reader.poll(BYTES, 0)
-    assert named(step) == [(0, 1), (0, 2), (1, 2), (1, 3), (2, 2), (2, 3)] and not step.ordered
+    assert named(step) == [(0, 1), (0, 2), (1, 2), (1, 3), (2, 2), (2, 3)]
+    assert step.ordered, "a restart goes along the log, and looks at no barrier there"
     assert reader.state()["barriers"] == [] and source.held == frozenset()
     assert polled(reader, source) == [(0, 3)]
     assert reader.barriers.outcomes == {"complete": 1, "expired": 0, "crossed": 0}
@@ -591,6 +592,36 @@ def written(rng: random.Random, partitions: int) -> Written:
     return records, ops
 
 
+def written_in_rounds(rng: random.Random, partitions: int) -> Written:
+    """Random records, where a pair is in another partition behind each barrier, as where partitions were added."""
+    records: dict[Partition, list[RawRecord]] = {Partition("t", number): [] for number in range(partitions)}
+    ops: dict[tuple[Partition, int], list[Op]] = {}
+    for round in range(rng.randrange(2, 6)):
+        for number, partition in enumerate(records):
+            for _ in range(rng.randrange(4)):
+                offset = len(records[partition])
+                records[partition].append(record(partition, offset))
+                src = rng.randrange(2) * partitions + (number + round) % partitions
+                ops[partition, offset] = [(rng.choice(["insert", "delete"]), src, rng.randrange(2))]
+            offset = len(records[partition])
+            records[partition].append(barrier(partition, offset, str(round)))
+            ops[partition, offset] = []
+    return records, ops
+
+
+def in_rounds(written: Written) -> State:
+    """What is there at the end."""
+    model, left = Model(), {partition: list(items) for partition, items in written[0].items()}
+    while any(left.values()):
+        for partition, items in left.items():
+            while items:
+                item = items.pop(0)
+                model.apply(written[1][partition, item.offset])
+                if item.encoding == BARRIER:
+                    break
+    return model.state
+
+
 class Life:
     """One life of a daemon, from its newest checkpoint on, as far as the order goes.
 
@@ -610,12 +641,15 @@ class Life:
         self.order = OrderLog(folder)
         self.reader.follow(self.order.open({"source": "s"}))
 
-    def run(self, steps: int) -> None:
-        """Make epochs of one step or several, with checkpoints between some, until so many steps are taken."""
+    def run(self, steps: int, patience: bool = False) -> None:
+        """Make epochs of one step or several, with checkpoints between some, until so many steps are taken.
+
+        ``patience``: no barrier is given up.
+        """
         taken: list[Passed] = []
         before = True
         while steps and not (self.source.at_end and not self.reader._kept):
-            self.clock.now += self.rng.choice([0.1, 30])
+            self.clock.now += 0 if patience else self.rng.choice([0.1, 30])
             step = self.reader.poll(BYTES, 0)
             if before and step.records and not step.recorded:
                 before = False
@@ -656,6 +690,26 @@ def test_whatever_was_shown_is_reached_again(seed: int, partitions: int, damaged
     """
     rng = random.Random(seed)
     records = written(rng, partitions)
+    daemon = lives(rng, records, damaged=damaged)
+    if partitions == 1:
+        alone = Model()
+        for item in records[0][P]:
+            alone.apply(records[1][P, item.offset])
+        assert daemon.model.state == alone.state
+
+
+@settings(deadline=None, max_examples=examples(400))
+@given(seed=st.integers(0, 2**32), partitions=st.integers(2, 4), damaged=st.booleans())
+def test_what_barriers_separate_keeps_its_order_however_often_daemons_die(
+    seed: int, partitions: int, damaged: bool
+) -> None:
+    rng = random.Random(seed)
+    records = written_in_rounds(rng, partitions)
+    assert lives(rng, records, damaged=damaged, patience=True).model.state == in_rounds(records)
+
+
+def lives(rng: random.Random, records: Written, *, damaged: bool, patience: bool = False) -> Life:
+    """The last of several daemons, which has read all."""
     checkpoints: list[Checkpoint] = [({}, Model().state)]
     shown = Model().state
     # What was written outlives a process without a sync.
@@ -663,15 +717,11 @@ def test_whatever_was_shown_is_reached_again(seed: int, partitions: int, damaged
         for lives_left in range(4, -1, -1):
             daemon = Life(rng, Path(folder) / "order", records, checkpoints, shown)
             try:
-                daemon.run(rng.randrange(1, 8) if lives_left else 10**6)
+                daemon.run(rng.randrange(1, 8) if lives_left else 10**6, patience)
             finally:
                 daemon.order.close()
             shown = daemon.shown
             if damaged and len(checkpoints) > 1 and rng.random() < 0.5:
                 checkpoints.pop()
     assert daemon.source.at_end
-    if partitions == 1:
-        alone = Model()
-        for item in records[0][P]:
-            alone.apply(records[1][P, item.offset])
-        assert daemon.model.state == alone.state
+    return daemon

@@ -6,6 +6,7 @@ import errno
 import grp
 import os
 import re
+import resource
 import shutil
 import stat
 import subprocess
@@ -99,6 +100,20 @@ def test_kernels_of_a_folder_that_others_may_have_filled_are_not_run(
     usual.rmdir()
     usual.symlink_to(tmp_path)
     assert runtime.cache_directory() not in (usual, other)
+
+
+def test_kernels_stay_in_their_folder_where_no_further_file_can_be_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else they would be compiled anew, into a folder that no other process looks into."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with open(os.devnull) as newest:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (newest.fileno(), limits[1]))
+        try:
+            assert runtime.cache_directory() == tmp_path
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_the_doctor_names_folders_that_every_user_may_write(tmp_path: Path) -> None:

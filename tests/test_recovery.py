@@ -470,7 +470,7 @@ def item(offset: int, value: bytes | None) -> SimpleNamespace:
     size = -1 if value is None else len(value)
     return SimpleNamespace(
         offset=offset, value=value, key=None, headers=[], timestamp=1,
-        serialized_value_size=size, serialized_key_size=-1,
+        serialized_value_size=size, serialized_key_size=-1, leader_epoch=-1,
     )  # fmt: skip
 
 
@@ -610,8 +610,6 @@ def test_a_sync_that_fails_is_shown_in_mid_epoch_and_edges_are_not_answered_abou
     n_edges, n_vertices = graph.n_edges, graph.n_vertices
     pipeline = make_pipeline(CheckpointStore(tmp_path), graph, index, surroundings(shown.append))
     pipeline.recording._order.open({})
-    waits = list[bool]()
-    monkeypatch.setattr(pipeline.recording, "_show_waiting", waits.append)
     monkeypatch.setattr("graphtide.daemon.engine.recording.RETRY_S", 0.001)
     well = threading.Event()
     fdatasync = os.fdatasync
@@ -629,7 +627,7 @@ def test_a_sync_that_fails_is_shown_in_mid_epoch_and_edges_are_not_answered_abou
     with ThreadPoolExecutor() as engine:
         epoch = engine.submit(pipeline._epoch, [taken])
         until(lambda: len(shown) > 1)
-        assert "Input/output error" in shown[-1].stats["order"]["trouble"] and waits == [True]
+        assert "Input/output error" in shown[-1].stats["order"]["trouble"]
         assert shown[-1].epoch == (1, 0) and shown[-1].n_vertices == n_vertices
         assert shown[-1].stats["edges"] == n_edges and graph.n_edges == n_edges + 1
         for settled in (False, True):
@@ -641,7 +639,7 @@ def test_a_sync_that_fails_is_shown_in_mid_epoch_and_edges_are_not_answered_abou
         well.set()
         assert epoch.result()
     assert shown[-1].stats["order"]["trouble"] is None and shown[-1].stats["edges"] == n_edges + 1
-    assert shown[-1].epoch == (1, 1) and len(shown) == 3 and waits == [True, False]
+    assert shown[-1].epoch == (1, 1) and len(shown) == 3 and pipeline.recording.trouble is None
     with pipeline.gate.read(settled=True, timeout_s=240):
         pass
     pipeline.recording._order.close()
@@ -952,7 +950,7 @@ def test_a_start_that_is_stopped_computes_no_further(when: str) -> None:
         service.pipeline = SimpleNamespace(start=start)
         if when == "before":
             service.stop()
-        with service._stack, pytest.raises(_Stopped):
+        with service._stack, pytest.raises(Stopped):
             service._compute_programs()
         assert len(begun) == (when == "meanwhile")
 
@@ -1108,6 +1106,8 @@ def test_a_source_that_stays_away_is_said_once_for_each_reason(
         _source=SimpleNamespace(identity=identity),
     )
     monkeypatch.setattr("graphtide.daemon.beginning.TELL_EVERY_SECONDS", 3600.0)
-    assert Beginning._source_identity(waiting) == {"kind": "kafka"}
+    shown = list[str | None]()
+    assert Beginning._source_identity(waiting, shown.append) == {"kind": "kafka"}
+    assert shown == [*["no topic t"] * 5, *["no answer"] * 3, *["no topic t"] * 2, None]
     said = [record.message for record in caplog.records]
     assert said == [f"{reason}; trying again" for reason in ("no topic t", "no answer", "no topic t")]

@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import shutil
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -789,9 +790,29 @@ def test_who_was_written_since_a_place_is_known_where_compaction_left_tombstones
     for time_ms in (opened["time_ms"] - day_ms // 2, opened["time_ms"] + day_ms):
         with pytest.raises(PlaceLost, match=message):
             sink.ids_since({**opened, "time_ms": time_ms}, 3)
+    before = {**opened, "running_ms": opened["running_ms"] - day_ms // 2}  # and then the clock was stepped back
+    with pytest.raises(PlaceLost, match=message):
+        sink.ids_since(before, 3)
+    sink.ids_since({**before, "boot": "another run of the machine"}, 3)
     monkeypatch.setattr(outgoing_kafka, "read_topic_settings", lambda admin, topics: {})  # it may not be looked at
     with pytest.raises(PlaceLost, match=message):
         sink.ids_since(opened, 3)
+
+
+@pytest.mark.kafka
+def test_a_clock_that_is_far_ahead_is_said_to_be_wrong_and_results_wait_for_it(
+    kafka: Any, topic: str, open_topic: Callable[[], KafkaSink], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink, real = open_topic(), time.time_ns
+    sink.open(lambda last: True)
+    with monkeypatch.context() as patch:
+        patch.setattr("time.time_ns", lambda: real() + 86_400 * 10**9)
+        with pytest.raises(KafkaError, match=r"takes no records of this time .*: this machine's clock"):
+            sink.write(hops(1, [1]), end(1))
+    sink.close()
+    sink.open(lambda last: True)
+    sink.write(hops(1, [1]), end(1))
+    assert known_hops(read_up_to(TopicReader(kafka.bootstrap, topic, 2), (1, 1))) == {1: 1}
 
 
 @pytest.mark.kafka

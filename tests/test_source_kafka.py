@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import shutil
 import threading
 import time
 import uuid
@@ -15,12 +16,12 @@ import pytest
 from brokers import client
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka.admin import ConfigResource, ConfigResourceType, NewPartitions
-from kafka.errors import CoordinatorNotAvailableError, GroupAuthorizationFailedError
+from kafka.errors import CoordinatorNotAvailableError, GroupAuthorizationFailedError, KafkaTimeoutError
 from kafka.structs import OffsetAndMetadata
 from waiting import PATIENCE_S
 
 from graphtide.daemon.backoff import Backoff
-from graphtide.daemon.errors import ConfigError, SourceError, SourceUnavailable
+from graphtide.daemon.errors import ConfigError, RecordsLost, SourceError, SourceUnavailable
 from graphtide.daemon.ingest import kafka as module
 from graphtide.daemon.ingest import open_transactions
 from graphtide.daemon.ingest.kafka import KafkaSource
@@ -209,18 +210,29 @@ def test_large_columnar_records_arrive(kafka: DevKafka, open_source: Callable[..
 
 
 def test_new_partitions_are_read_from_their_start(
-    kafka: DevKafka, producer: KafkaProducer, topic: str, open_source: Callable[..., KafkaSource]
+    kafka: DevKafka,
+    producer: KafkaProducer,
+    topic: str,
+    open_source: Callable[..., KafkaSource],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     source = open_source(start="latest")
     until(lambda: len(source.position()) == 2, source)
+    assert not caplog.records
     with client(KafkaAdminClient, kafka.bootstrap) as admin:
         admin.create_partitions({topic: NewPartitions(4)})
     with client(KafkaProducer, kafka.bootstrap) as fresh:
         send(fresh, topic, [b"first there"], partition=3)
     assert named(read(source, 1)) == [(3, 0, b"first there")]
     assert len(source.position()) == 4
+    added = f"partitions were added, and are read from their start: {topic}/2, {topic}/3"
+    assert caplog.text.count(added) == 1
     restarted = open_source({Partition(topic, 0): 0, Partition(topic, 1): 0}, start="latest")
     assert named(read(restarted, 1)) == [(3, 0, b"first there")]
+    assert caplog.text.count(added) == 2, "as they were while nobody was there"
+    before = open_source(source.position())
+    until(lambda: len(before.position()) == 4, before)
+    assert caplog.text.count(added) == 2
 
 
 def test_partitions_that_are_held_are_not_read_until_they_are_let_go(
@@ -277,6 +289,50 @@ def test_retention_that_passes_a_running_reader_is_an_error(
         read(source, 22)
 
 
+@pytest.mark.sample(among="a daemon starts otherwise")
+def test_a_log_that_was_cut_is_told_of_at_a_restart_however_long_it_is_by_then() -> None:
+    """One disk of a broker is put back as it was before; and where retention took all there is nothing to tell."""
+    with DevKafka() as broker:
+        for topic in ("cut", "emptied"):
+            broker.create_topic(topic)
+        with client(KafkaProducer, broker.bootstrap) as producer:
+            send(producer, "cut", [b"x"] * 10)
+            send(producer, "emptied", [b"x"] * 10)
+        broker.stop()
+        assert broker._folder is not None
+        disk, copy = broker._folder / "data" / "cut-0", broker._folder / "copy"
+        shutil.copytree(disk, copy)
+        broker.start()
+        read_so_far = {}
+        with client(KafkaProducer, broker.bootstrap) as producer:
+            send(producer, "cut", [b"y"] * 10)
+            send(producer, "emptied", [b"y"] * 10)
+        for topic in ("cut", "emptied"):
+            with contextlib.closing(KafkaSource(broker.bootstrap, [topic], client=FAST)) as source:
+                source.open(None)
+                read(source, 20)
+                read_so_far[topic] = source.position(), source.state()
+        with client(KafkaAdminClient, broker.bootstrap) as admin:
+            admin.delete_records({TopicPartition("emptied", 0): 20})
+        broker.kill()
+        shutil.rmtree(disk)
+        shutil.copytree(copy, disk)
+        broker.start()
+        with client(KafkaProducer, broker.bootstrap) as producer:
+            send(producer, "cut", [b"z"] * 15)
+            send(producer, "emptied", [b"z"])
+        for topic in ("cut", "emptied"):
+            with contextlib.closing(KafkaSource(broker.bootstrap, [topic], client=FAST)) as source:
+                source.open(*read_so_far[topic])
+                if topic == "emptied":
+                    assert named(read(source, 1)) == [(0, 20, b"z")]
+                else:
+                    with pytest.raises(
+                        RecordsLost, match="cut/0 was cut at offset 10, and had been read up to 20"
+                    ):
+                        until(lambda: False, source)
+
+
 def test_a_topic_made_anew_is_another_topic(
     kafka: DevKafka, topic: str, open_source: Callable[..., KafkaSource]
 ) -> None:
@@ -288,6 +344,7 @@ def test_a_topic_made_anew_is_another_topic(
         while admin.describe_topics([topic])[0]["error_code"] == 0:
             assert time.monotonic() < deadline
             time.sleep(0.1)
+    until(lambda: f"has no topic {topic}" in str(source.away), source)
     kafka.create_topic(topic, 2)
     with pytest.raises(SourceError, match="was deleted and made again"):
         until(lambda: False, source)
@@ -333,6 +390,20 @@ def test_a_broker_that_is_not_there_yet_is_waited_for() -> None:
             source.identity()
         assert source.poll(100, timeout_s=0.05) == []
         assert source.position() == {Partition("edges", 0): 7}
+
+
+def test_an_outage_has_one_reason_as_long_as_tries_fail_alike() -> None:
+    """Each other one would be published."""
+    outages = module._Outages("k:1")
+    outages.failed(KafkaTimeoutError("after 9999 ms"))
+    outages.failed(KafkaTimeoutError("after 9998 ms"))
+    assert outages.said is not None and "9999" in outages.said
+    outages.failed(ConnectionRefusedError("refused"))
+    assert "refused" in outages.said and outages.count == 1
+    outages.worked()
+    assert outages.said is None
+    outages.failed(ConnectionRefusedError("again"))
+    assert "again" in str(outages.said) and outages.count == 2
 
 
 def test_waits_grow_to_a_limit_and_vary() -> None:

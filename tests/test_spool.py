@@ -196,6 +196,22 @@ def test_a_writer_goes_on_after_a_torn_record(tmp_path: Path) -> None:
     assert values(drain(source)) == [b"next"]
 
 
+def test_files_of_writers_are_read_as_they_were_made_though_the_clock_is_stepped_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1_700_000_000_999_999_999
+    (tmp_path / "notes-of-2099.csv").touch()
+    for number, step in enumerate((0, -3600 * 10**9, -3600 * 10**9, 1)):
+        monkeypatch.setattr("time.time_ns", lambda step=step: now + step)
+        with SpoolWriter(tmp_path) as writer:
+            writer.append(b"%d" % number)
+    assert values(drain(opened(tmp_path))) == [b"0", b"1", b"2", b"3"]
+    assert writer.name.startswith("20231114T221321.00000000"), "no later than it must be"
+    (tmp_path / "99999999T999999.999999999-1.msgpack").touch()
+    with SpoolWriter(tmp_path) as writer:
+        assert writer.name.startswith("20231114T2213"), "that is no time"
+
+
 def test_a_file_has_one_writer(tmp_path: Path) -> None:
     with SpoolWriter(tmp_path, name="a.msgpack"), pytest.raises(BlockingIOError):
         SpoolWriter(tmp_path, name="a.msgpack")

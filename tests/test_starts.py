@@ -6,8 +6,10 @@ import contextlib
 import json
 import os
 import resource
+import shutil
 import signal
 import socket
+import time
 import urllib.error
 import urllib.request
 import uuid
@@ -21,16 +23,19 @@ import numpy as np
 import psutil
 import pytest
 from brokers import client
-from kafka import KafkaAdminClient, KafkaProducer
+from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
+from kafka.admin import NewPartitions
 from running import Daemon, toml
 from systemd_socket import told_to_systemd
 from waiting import until
 
 from graphtide.daemon import cli
 from graphtide.daemon.ingest.dead_letters import read_dead_letters
+from graphtide.daemon.records.barrier import HEADERS, barrier_value
 from graphtide.daemon.records.encode import encode_msgpack
 from graphtide.daemon.records.spool_format import SpoolWriter, frame
 from graphtide.daemon.state.order_log import VERSION
+from graphtide.gpma.edges import Op
 from graphtide.ops.kafka import DevKafka, held_port
 
 HOPS = [{"name": "bfs", "id": "hops", "source": 1}]
@@ -208,6 +213,75 @@ def test_a_topic_made_anew_is_begun_anew_where_that_is_wanted(kafka: DevKafka, t
 
 
 @pytest.mark.sample(among="a daemon starts otherwise")
+@pytest.mark.kafka
+def test_partitions_that_are_added_behind_a_barrier_keep_the_order_of_a_pair(
+    kafka: DevKafka, tmp_path: Path
+) -> None:
+    """Its updates come through another partition from then on, which is read first, and a restart does not look at
+    barriers where the order log says how it went."""
+    topic = f"grown-{uuid.uuid4().hex[:8]}"
+    kafka.create_topic(topic, 2)
+    source = {"kind": "kafka", "bootstrap_servers": [kafka.bootstrap], "topics": [topic]}
+    with running(tmp_path, source=source) as daemon:
+        with client(KafkaProducer, kafka.bootstrap) as producer:
+            producer.send(topic, edges((1, 2)), partition=0).get(30)
+            daemon.start()
+            running_now(daemon)
+            assert daemon.stop() == 0, daemon.log_tail()
+            producer.send(topic, edges((1, 3)), partition=1).get(30)
+        with client(KafkaAdminClient, kafka.bootstrap) as admin:
+            admin.create_partitions({topic: NewPartitions(3)})
+            until(lambda: len(admin.describe_topics([topic])[0]["partitions"]) == 3)
+        with client(KafkaProducer, kafka.bootstrap) as producer:
+            until(lambda: len(producer.partitions_for(topic)) == 3)
+            for partition in range(3):
+                producer.send(topic, barrier_value("grown"), partition=partition, headers=[*HEADERS]).get(30)
+            producer.send(topic, encode_msgpack([1], [3], ops=Op.DELETE), partition=0).get(30)
+            producer.send(topic, edges((1, 9)), partition=2).get(30)
+        for _ in range(2):
+            daemon.start()
+            running_now(daemon)
+            assert hops(daemon, 2, 3, 9) == [1, None, 1]
+            daemon.kill()
+
+
+@pytest.mark.sample(among="a daemon starts otherwise")
+@pytest.mark.kafka
+def test_a_topic_that_is_gone_is_waited_for_and_records_that_are_end_it_with_what_to_do(
+    kafka: DevKafka, port: int, tmp_path: Path
+) -> None:
+    topic = f"gone-{uuid.uuid4().hex[:8]}"
+    kafka.create_topic(topic, 1)
+    source = {"kind": "kafka", "bootstrap_servers": [kafka.bootstrap], "topics": [topic]}
+    metrics = {"listen": f"127.0.0.1:{port}"}
+    with running(tmp_path, source=source, metrics=metrics) as daemon, contextlib.ExitStack() as clients:
+        producer = clients.enter_context(client(KafkaProducer, kafka.bootstrap))
+        admin = clients.enter_context(client(KafkaAdminClient, kafka.bootstrap))
+        producer.send(topic, edges((1, 2))).get(30)
+        daemon.start()
+        running_now(daemon)
+        assert daemon.stop() == 0, daemon.log_tail()
+        for vertex in range(3, 9):
+            producer.send(topic, edges((1, vertex))).get(30)
+        admin.delete_records({TopicPartition(topic, 0): 4})
+        daemon.start(ready_s=None)
+        assert ended(daemon) == 4
+        said = daemon.log_tail().splitlines()[-1]
+        assert "retention has passed it" in said and "checkpoint.path" in said
+        shutil.rmtree(tmp_path / "checkpoints")  # as it says
+        daemon.start()
+        running_now(daemon)
+        assert hops(daemon, 2, 8) == [None, 1] and probe(port, "/ready")[1]["waiting"] is None
+        admin.delete_topics([topic])
+        until(lambda: f"has no topic {topic}" in str(probe(port, "/ready")[1]["waiting"]))
+        until(lambda: "graphtide_ingest_waiting 1.0" in scraped(port))
+        with daemon.client() as asking:
+            until(lambda: f"has no topic {topic}" in str(asking.stats()["waiting"]))
+        assert hops(daemon, 8) == [1]
+        assert daemon.stop() == 0, daemon.log_tail()
+
+
+@pytest.mark.sample(among="a daemon starts otherwise")
 def test_a_checkpoint_that_names_no_source_is_refused_or_discarded_and_no_mystery(tmp_path: Path) -> None:
     with running(tmp_path, checkpoint={"path": tmp_path / "checkpoints", "on_mismatch": "refuse"}) as daemon:
         fed(daemon, "a", edges((1, 2)))
@@ -311,16 +385,20 @@ HANGING = """
 import time
 from pathlib import Path
 from graphtide.daemon.cli import main
-from graphtide.daemon.ingest import long_waits
+from graphtide.daemon import long_waits
 from graphtide.daemon.ingest.dead_letters import FileDeadLetters
+from graphtide.daemon.state.order_log import OrderLog
 
-def waiting_first(self, bad, write=FileDeadLetters.write):
-    while Path("hangs").exists():
-        time.sleep(0.01)
-    write(self, bad)
+def waiting_first(write):
+    def write_at_last(*given):
+        while Path("hangs").exists():
+            time.sleep(0.01)
+        return write(*given)
+    return write_at_last
 
 long_waits.LONG_S = 0.1
-FileDeadLetters.write = waiting_first
+FileDeadLetters.write = waiting_first(FileDeadLetters.write)
+OrderLog._write = waiting_first(OrderLog._write)
 main()
 """
 
@@ -344,6 +422,28 @@ def test_a_disk_that_does_not_answer_is_told_of_by_whoever_does_not_wait_for_it(
         log = daemon.log.read_text()
         assert log.count(why) == 1 and "writing dead letters is done after" in log
         assert [letter.reason for letter in read_dead_letters(tmp_path / "dead-letters")] == ["malformed"]
+
+
+@pytest.mark.sample(among="a daemon starts otherwise")
+def test_a_disk_that_does_not_take_the_order_log_is_told_of_and_waited_for(port: int, tmp_path: Path) -> None:
+    """The engine's own thread waits in the write: nobody restarts the daemon for that."""
+    metrics = {"listen": f"127.0.0.1:{port}", "stuck_after": 1.5}
+    why = "takes longer than 0.1 s"
+    with Daemon(tmp_path, {"program": HOPS, "metrics": metrics}, program=("-c", HANGING)) as daemon:
+        fed(daemon, "a", edges((1, 2)))
+        (tmp_path / "hangs").touch()
+        write(daemon, "b", edges((2, 3)))
+        until(lambda: "graphtide_waits_for_order_log 1.0" in scraped(port))
+        assert "writing the order log" in probe(port, "/ready")[1]["waiting"]
+        time.sleep(2)  # longer than an engine may take
+        until(lambda: probe(port, "/live")[0] == 200)
+        assert hops(daemon, 2) == [1] and "graphtide_waits_for_order_log 1.0" in scraped(port)
+        (tmp_path / "hangs").unlink()
+        until(lambda: "graphtide_waits_for_order_log 0.0" in scraped(port))
+        until(lambda: hops(daemon, 3) == [2])
+        until(lambda: probe(port, "/ready")[1]["waiting"] is None)
+        log = daemon.log.read_text()
+        assert log.count(why) == 1 and "writing the order log" in log and "is done after" in log
 
 
 # -- probes ---------------------------------------------------------------------------------------------------
@@ -405,7 +505,10 @@ def test_probes_are_answered_from_the_first_moment_of_a_long_restore(
         assert "READY=1" not in told
         manifest.write_bytes(content)
         until(lambda: probe(port, "/ready")[0] == 200)
-        assert probe(port, "/ready")[1] == {"ready": True, "stage": "running", "progress": 1.0, "answering": True}
+        assert probe(port, "/ready")[1] == {
+            **{"ready": True, "stage": "running", "progress": 1.0, "answering": True},
+            "waiting": None,
+        }
         until(lambda: "READY=1" in told)
         assert "graphtide_ready 1.0" in scraped(port)
         assert hops(daemon, 2) == [1]

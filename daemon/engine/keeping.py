@@ -187,14 +187,29 @@ class Keeping:
             threading.Thread(target=self._compute, args=(coming,), name="kept-program", daemon=True).start()
         except RuntimeError as error:
             del self._coming[coming.id]
+            self._show(coming, "waiting", f"{error}: keep it once more, or restart")
             raise Unavailable(f"the engine is busy: {error}") from error
 
     def _show(self, coming: _Coming, state: str = "computing", reason: str | None = None) -> None:
+        """How it stands, from the next publication on that can be made: that this one cannot keeps nobody from
+        computing it.
+
+        Raises:
+            Unavailable: the daemon is stopping.
+        """
+
         def show() -> None:
             if not coming.dropped.is_set():
                 self._pipeline.expect(coming.id, coming.kind, coming.spec, state=state, reason=reason)
 
-        self._beside.between.do(show)
+        try:
+            self._beside.between.do(show)
+        except Unavailable:
+            raise
+        except Exception as error:
+            log.warning(
+                "that program %s is %s cannot be shown now: %s: %s", coming.id, state, type(error).__name__, error
+            )
 
     def _compute(self, coming: _Coming) -> None:
         """A thread of its own for it: have it join, however often that must be tried."""
@@ -210,7 +225,7 @@ class Keeping:
             if not isinstance(error, ProgramError | GraphtideError):
                 log.exception("program %s cannot be computed", coming.id)
             log.error("program %s is kept, and cannot be computed: %s", coming.id, error)
-            with suppress(Unavailable, MemoryError, OSError):
+            with suppress(Unavailable):
                 self._show(coming, "quarantined", f"{type(error).__name__}: {error}")
         with self._changing:
             if self._coming.get(coming.id) is coming:
@@ -231,8 +246,7 @@ class Keeping:
             self._follow(coming)
         except MemoryError as error:
             log.warning("program %s waits for memory: %s", coming.id, error)
-            with suppress(MemoryError, OSError):  # to show that may take some, too
-                self._show(coming, "waiting", str(error) or "out of memory")
+            self._show(coming, "waiting", str(error) or "out of memory")
             return False
         return True
 

@@ -57,7 +57,8 @@ MEMORY_PAUSE_S = 1.0
 """So often the graph is asked again to take what it found no memory for."""
 
 TIMES_INTERVAL_S = 1.0
-"""What an epoch took is known once it is published: it is shown with the next one, or so long after it."""
+"""What an epoch took is known once it is published: it is shown with the next one, or so long after it. So is what
+could not be published."""
 
 STATISTICS_INTERVAL_S = 5.0
 """Without epochs, what the audit has found, and what was written of results, is published so often at most."""
@@ -153,7 +154,7 @@ class Pipeline:
         self._asking = Asking(lambda: self.gate.questions)
         self._item = 0  # the last one that came from the queue
         self._published_at = 0.0
-        self._times_untold = False
+        self._untold = False
         self._passes_published = 0
         self._written_published = 0
         self._wait_published: tuple[str | None, ...] = (None, None, None)
@@ -403,7 +404,7 @@ class Pipeline:
             compute_seconds=computed - applied - waited,
             publish_seconds=published - publishing,
         )
-        self._times_untold = True
+        self._untold = True
         return True
 
     def _require_memory(self, updates: int, n_vertices: int) -> None:
@@ -458,6 +459,7 @@ class Pipeline:
 
     def _publish(self, runs: Sequence[ProgramRun], change: GraphChange | None, *, whole: bool = False) -> None:
         waits, written = self._waits, self._written
+        self._untold = True  # if anything here fails
         for run in runs:
             self.standing.note(run, self.position.epoch)
         latest = {run.id: run for run in runs}
@@ -483,7 +485,7 @@ class Pipeline:
         self.gate.settle()
         self._shown = self.graph.n_vertices, stats
         self._published_at = time.monotonic()
-        self._times_untold = False
+        self._untold = False
         self._wait_published = waits
         self._passes_published = self.background_audit.passes
         self._written_published = written
@@ -503,7 +505,7 @@ class Pipeline:
 
     def _has_news(self, seconds: float) -> bool:
         """Whether there is something to show that no epoch brings, so long after the last publication."""
-        if seconds >= TIMES_INTERVAL_S and self._times_untold:
+        if seconds >= TIMES_INTERVAL_S and self._untold:
             return True
         told = self.background_audit.passes == self._passes_published and self._written == self._written_published
         return seconds >= STATISTICS_INTERVAL_S and not told

@@ -10,6 +10,7 @@ from concurrent.futures import Future, wait
 
 from ..errors import NotWritten
 from ..ingest.prepared import Prepared
+from ..long_waits import LONG_S, LongWaits
 from ..os_errors import why
 from ..records.stream import Offsets, Passed
 from ..state.order_log import OrderLog
@@ -17,32 +18,36 @@ from ..state.order_log import OrderLog
 log = logging.getLogger(__name__)
 
 RETRY_S = 0.5
-SILENT_S = 10.0
-"""A disk that has not answered for so long is told of."""
 
 
 class Recording:
-    """``begin`` when an epoch is taken, ``finish`` before it can be seen. For the engine's thread."""
+    """``begin`` when an epoch is taken, ``finish`` before it can be seen: for the engine's thread. ``trouble`` and
+    ``watch`` are for others, too."""
 
-    def __init__(
-        self,
-        order: OrderLog,
-        stop: threading.Event,
-        still_waiting: Callable[[], None],
-        show_waiting: Callable[[bool], None] = lambda waits: None,
-    ) -> None:
-        """``stop`` ends a wait for the disk; ``still_waiting`` is called now and then in one, ``show_waiting`` as
-        one begins and ends."""
-        self.trouble: str | None = None
+    def __init__(self, order: OrderLog, stop: threading.Event, still_waiting: Callable[[], None]) -> None:
+        """``stop`` ends a wait for the disk; ``still_waiting`` is called now and then in one."""
         self._order = order
         self._stop = stop
         self._still_waiting = still_waiting
-        self._show_waiting = show_waiting
+        self._writing = LongWaits("epochs wait meanwhile")
+        self._trouble: str | None = None
         self._before: Offsets = {}
         self._passed: Sequence[Passed] = ()
         self._synced: Future[None] | None = None
         self._in_trouble: Callable[[], None] = lambda: None
         self._told: str | None = None  # in this epoch
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the order log cannot be written now, in words; None while it can."""
+        return self._trouble or self._writing.now
+
+    def watch(self) -> None:
+        """To be called now and then by another thread than the engine's, which a write that does not return holds:
+        tell of that, and that we still wait."""
+        self._writing.tell()
+        if self._writing.now is not None:
+            self._still_waiting()
 
     def begin(self, before: Offsets, taken: Sequence[Prepared], in_trouble: Callable[[], None]) -> None:
         """Write where the epoch passes; what must be durable is synced meanwhile.
@@ -79,8 +84,8 @@ class Recording:
             return 0.0
         started = time.perf_counter()
         while self._synced is not None:
-            if not wait([self._synced], SILENT_S if self.trouble is None else RETRY_S).done:
-                self._tell(self.trouble or self._because(f"its disk has not answered for {SILENT_S:g} s"))
+            if not wait([self._synced], LONG_S if self._trouble is None else RETRY_S).done:
+                self._tell(self._trouble or self._because(f"its disk has not answered for {LONG_S:g} s"))
                 continue
             try:
                 self._synced.result()
@@ -95,7 +100,8 @@ class Recording:
     def _write(self) -> None:
         while True:
             try:
-                self._synced = self._order.record(self._before, self._passed)
+                with self._writing.during(f"writing the order log in {str(self._order.folder)!r}"):
+                    self._synced = self._order.record(self._before, self._passed)
                 break
             except OSError as error:
                 self._wait(error)
@@ -117,10 +123,8 @@ class Recording:
 
     def _tell(self, trouble: str) -> None:
         """Once in each trouble, and once in each epoch that it lasts for."""
-        if self.trouble is None:
-            self._show_waiting(True)
-        if self.trouble != trouble:
-            self.trouble = trouble
+        if self._trouble != trouble:
+            self._trouble = trouble
             log.error("%s; epochs wait, since nothing is shown that a restart could not show again", trouble)
         if self._told != trouble:
             self._told = trouble
@@ -128,7 +132,6 @@ class Recording:
         self._still_waiting()
 
     def _well(self) -> None:
-        if self.trouble is not None:
-            self.trouble = None
-            self._show_waiting(False)
+        if self._trouble is not None:
+            self._trouble = None
             log.info("the order log can be written again")

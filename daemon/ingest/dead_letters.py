@@ -20,6 +20,7 @@ import contextlib
 import errno
 import logging
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -34,7 +35,14 @@ import msgpack
 from ..errors import ConfigError, DeadLettersError
 from ..failpoints import point
 from ..os_errors import why
-from ..records.spool_format import CUT_BYTES, RECORD_BYTES_MAX, FramingLost, SpoolWriter, read_frames
+from ..records.spool_format import (
+    CUT_BYTES,
+    RECORD_BYTES_MAX,
+    FramingLost,
+    SpoolWriter,
+    later_than_all,
+    read_frames,
+)
 from ..records.stream import BadRecord, DeadLettersFull, Partition, Whole
 
 log = logging.getLogger(__name__)
@@ -164,6 +172,12 @@ def segments(directory: Path, prefix: str) -> list[Path]:
     return sorted(directory.glob(f"{prefix}*.msgpack"))
 
 
+def new_segment(directory: Path, prefix: str) -> str:
+    """The name of a file that is newer than all of them."""
+    time_ns = later_than_all(directory, re.compile(f"{prefix}([0-9]{{20}})-"))
+    return f"{prefix}{time_ns:020}-{os.getpid()}"
+
+
 class FileDeadLetters:
     """Dead letters in files. Any thread may call it."""
 
@@ -280,7 +294,7 @@ class FileDeadLetters:
 
     def _segment(self) -> SpoolWriter:
         if self._writer is None:
-            self._writer = SpoolWriter(self.path, name=f"{SEGMENT}{time.time_ns():020}-{os.getpid()}")
+            self._writer = SpoolWriter(self.path, name=new_segment(self.path, SEGMENT))
         return self._writer
 
     def _sync(self) -> None:

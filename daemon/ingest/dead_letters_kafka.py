@@ -8,9 +8,7 @@ Letters that the topic refuses for their size, and what is no letter, stay in ``
 from __future__ import annotations
 
 import logging
-import os
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -29,6 +27,7 @@ from .dead_letters import (
     UNDELIVERABLE,
     FileDeadLetters,
     letters,
+    new_segment,
     segments,
     source_of,
     unpack_letter,
@@ -221,7 +220,7 @@ class KafkaDeadLetters(FileDeadLetters):
 
     def _set_aside(self, payloads: Sequence[bytes], why: str) -> None:
         log.error("%d %s; kept in %s", len(payloads), why, self.path)
-        writer = SpoolWriter(self.path, name=f"{UNDELIVERABLE}{time.time_ns():020}-{os.getpid()}")
+        writer = SpoolWriter(self.path, name=new_segment(self.path, UNDELIVERABLE))
         try:
             for payload in payloads:
                 writer.append(payload)

@@ -34,11 +34,12 @@ from kafka.errors import (
 from kafka.structs import OffsetAndMetadata
 
 from ..backoff import Backoff
-from ..errors import ConfigError, SourceError, SourceReplaced, SourceUnavailable
+from ..errors import ConfigError, RecordsLost, SourceError, SourceReplaced, SourceUnavailable
 from ..os_errors import said
 from ..records.encodings import encoding_of
 from ..records.stream import Lag, Offsets, Partition, RawRecord, Standing
-from .kafka_client import REFUSALS, KafkaLink, connect, disconnect
+from .kafka_client import REFUSALS, KafkaLink, connect, disconnect, epoch_at_position, seek
+from .leader_epochs import LeaderEpochs
 from .open_transactions import OpenTransactions
 from .topic_settings import (
     TopicSettings,
@@ -93,12 +94,15 @@ class _Outages:
         self.said: str | None = None
         """Why it cannot be used now; None while it can."""
         self._servers = servers
+        self._kind: type[BaseException] | None = None
         self._since: float | None = None
         self._lock = threading.Lock()
 
     def failed(self, error: BaseException) -> None:
         with self._lock:
-            self.said = f"Kafka at {self._servers} cannot be used: {_said(error)}"
+            if self.said is None or type(error) is not self._kind:  # tries of one kind differ in milliseconds
+                self.said = f"Kafka at {self._servers} cannot be used: {_said(error)}"
+                self._kind = type(error)
             if self._since is None:
                 self._since = time.monotonic()
                 self.count += 1
@@ -350,6 +354,7 @@ class KafkaSource:
         self._next: dict[TopicPartition, int] = {}
         self._held: frozenset[TopicPartition] = frozenset()
         self._open_transactions = OpenTransactions(self._stable_ends)
+        self._leaders = LeaderEpochs()
         self._ends: dict[TopicPartition, int] = {}
         self._newest_ms = 0
         self._bytes_a_record = float(1 << 16)
@@ -365,8 +370,15 @@ class KafkaSource:
 
     @property
     def away(self) -> str | None:
-        """Why the cluster cannot be used now, in words."""
-        return self._outages.said
+        """Why the cluster cannot be used now, or what topic is not there, in words."""
+        cluster = self._overseer.cluster
+        return self._outages.said or (None if cluster is None else self._missing(cluster))
+
+    def _missing(self, cluster: Cluster) -> str | None:
+        missing = sorted(set(self.topics) - cluster.topics.keys())
+        if not missing:
+            return None
+        return f"Kafka at {','.join(self.servers)} has no topic {', '.join(missing)}, or it may not be described"
 
     @property
     def commits(self) -> int:
@@ -383,6 +395,7 @@ class KafkaSource:
     def open(self, offsets: Offsets | None, state: bytes = b"") -> None:
         """Begin at these offsets, or by ``start`` when there are none. Needs no broker yet."""
         self._given = dict(offsets or {})
+        self._leaders.restore(state, self._given)
         self._oversee()
 
     def _oversee(self) -> None:
@@ -400,13 +413,13 @@ class KafkaSource:
         """
         self._oversee()
         cluster = self._overseer.wait_cluster(self.connect_timeout_s)
-        servers = ",".join(self.servers)
         if cluster is None:
+            servers = ",".join(self.servers)
             if isinstance(self._overseer.error, MISTAKES):
                 raise ConfigError(f"source.client: Kafka at {servers}: {_said(self._overseer.error)}")
             raise SourceUnavailable(f"Kafka at {servers} cannot be reached: {_said(self._overseer.error)}")
-        if missing := sorted(set(self.topics) - cluster.topics.keys()):
-            raise SourceUnavailable(f"Kafka at {servers} has no topic {', '.join(missing)}")
+        if missing := self._missing(cluster):
+            raise SourceUnavailable(missing)
         self._check_settings(cluster)
         ids = {name: cluster.topics[name].id for name in sorted(self.topics)}
         return {"kind": "kafka", "cluster": cluster.id, "topics": ids}
@@ -474,7 +487,7 @@ class KafkaSource:
             raise self._out_of_range(error) from error
         except LogTruncationError as error:
             self._check_same_now()
-            raise SourceError(f"the log was truncated below what was read: {_said(error)}") from error
+            raise self._truncated(error) from error
         except CorruptRecordError as error:
             raise SourceError(f"a record arrived damaged: {_said(error)}") from error
         except KafkaConfigurationError as error:
@@ -506,8 +519,8 @@ class KafkaSource:
         consumer.pause(*(self._next.keys() & self._held))
 
     def state(self) -> bytes:
-        """Nothing: offsets say all."""
-        return b""
+        """See ``LeaderEpochs``: what offsets do not say."""
+        return self._leaders.state
 
     def standing(self, partition: Partition, offset: int) -> Standing:
         """A topic that is read may get further partitions at any time; any other is not known."""
@@ -576,6 +589,7 @@ class KafkaSource:
                 records += [self._record(Partition(tp.topic, tp.partition), item) for item in items]
                 taken += sum(map(_size, items))
                 self._next[tp] = items[-1].offset + 1
+                self._note_leaders(tp, items)
             room -= taken
             count = sum(map(len, fetched.values()))
             self._bytes_a_record += (taken / count - self._bytes_a_record) / 4
@@ -583,6 +597,12 @@ class KafkaSource:
                 # The client has no more. Asking it again would wake its network thread twice, for nothing.
                 break
         return records
+
+    def _note_leaders(self, tp: TopicPartition, items: Sequence[Any]) -> None:
+        newest = items[-1]
+        if newest.leader_epoch >= 0 and self._leaders.at(tp, newest.offset + 1) != newest.leader_epoch:
+            for item in items:
+                self._leaders.note(tp, item.offset + 1, item.leader_epoch)
 
     def _record(self, partition: Partition, item: Any) -> RawRecord:
         headers = tuple((key, value or b"") for key, value in item.headers or ())
@@ -618,6 +638,7 @@ class KafkaSource:
                 position = self._consumer.position(tp, timeout_ms=0)
                 if position is not None:
                     self._next[tp] = max(self._next[tp], position)
+                    self._leaders.note(tp, *(epoch_at_position(self._consumer, tp) or (position, -1)))
         heard = {tp: self._consumer.highwater(tp) for tp in self._next}
         ends = {tp: self._ends[tp] if end is None else end for tp, end in heard.items()}
         self._set_lag(ends)
@@ -656,15 +677,26 @@ class KafkaSource:
         fresh = sorted(present - self._next.keys())
         if fresh:
             positions, ends = self._first_offsets(self._consumer, fresh, first=not self._next)
-            if self._next:
-                log.info("reading new partitions from their start: %s", ", ".join(map(_named, fresh)))
+            self._tell_new(fresh)
             self._consumer.assign([*self._next, *fresh])
             for tp in fresh:
-                self._consumer.seek(tp, positions[tp])
+                seek(self._consumer, tp, positions[tp], self._leaders.at(tp, positions[tp]))
             self._next |= positions
             self._ends |= ends
             self._pause(self._consumer)
         self._cluster = cluster
+
+    def _tell_new(self, fresh: Sequence[TopicPartition]) -> None:
+        """Of partitions that were added to a topic since it was first read."""
+        before = {*self._next, *(TopicPartition(p.name, p.number or 0) for p in self._given)}
+        topics = {tp.topic for tp in before}
+        if added := [_named(tp) for tp in fresh if tp not in before and tp.topic in topics]:
+            log.warning(
+                "partitions were added, and are read from their start: %s. Where producers place edges by their "
+                "keys, updates of a pair may come through another partition than before, and have no order to "
+                "those before unless a barrier stands between",
+                ", ".join(added),
+            )
 
     def _check_same_now(self) -> None:
         """Offsets that are wrong may be those of a topic that was made anew since the cluster was described.
@@ -735,7 +767,7 @@ class KafkaSource:
                 raise _unavailable_offset(tp, offset, begins[tp], ends[tp])
         return positions, ends
 
-    def _out_of_range(self, error: OffsetOutOfRangeError) -> SourceError:
+    def _out_of_range(self, error: OffsetOutOfRangeError) -> RecordsLost:
         assert self._consumer is not None
         asked: Iterable[tuple[TopicPartition, int]] = error.args[0].items() if error.args else ()
         for tp, offset in asked:
@@ -745,7 +777,19 @@ class KafkaSource:
             except (KafkaError, OSError):
                 break
             return _unavailable_offset(tp, offset, begin, end)
-        return SourceError(f"an offset is out of range: {_said(error)}")
+        return RecordsLost(f"an offset is out of range: {_said(error)}")
+
+    def _truncated(self, error: LogTruncationError) -> RecordsLost:
+        """What was read is not in the log any more, and others may stand in its place."""
+        for tp, end in error.divergent_offsets.items():
+            read = self._next.get(tp, 0)
+            where = "somewhere" if end is None else f"at offset {end.offset}"
+            return RecordsLost(
+                f"the log of {_named(tp)} was cut {where}, and had been read up to {read}: a leader did not have "
+                f"all of it, and what was answered is not what the topic holds now",
+                {"topic": tp.topic, "partition": tp.partition, "read": read},
+            )
+        return RecordsLost(f"the log was truncated below what was read: {_said(error)}")
 
     def _connect(self) -> KafkaConsumer:
         return connect(
@@ -770,9 +814,11 @@ class KafkaSource:
             disconnect(consumer)
 
 
-def _unavailable_offset(tp: TopicPartition, wanted: int, begin: int, end: int) -> SourceError:
+def _unavailable_offset(tp: TopicPartition, wanted: int, begin: int, end: int) -> RecordsLost:
     why = "retention has passed it" if wanted < begin else "the topic ends before it"
-    return SourceError(
+    if begin <= wanted <= end:
+        why = "what stood before it was written by a leader of which the topic knows nothing any more"
+    return RecordsLost(
         f"offset {wanted} of {_named(tp)} is not available: {why}; available are {begin} to {end}",
         {"topic": tp.topic, "partition": tp.partition, "wanted": wanted, "begin": begin, "end": end},
     )

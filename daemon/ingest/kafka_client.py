@@ -34,7 +34,7 @@ from kafka.net.transport import KafkaSSLTransport, KafkaTCPTransport
 from kafka.producer.future import FutureRecordMetadata
 from kafka.producer.producer_batch import ProducerBatch
 from kafka.record.memory_records import MemoryRecordsBuilder
-from kafka.structs import TopicPartition
+from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from ..os_errors import said
 from .kafka_receiving import Receiver
@@ -346,6 +346,21 @@ def records_until(
             heard = time.monotonic()
         elif given_up() or time.monotonic() > heard + silent_s:
             raise KafkaTimeoutError(f"topic {', '.join({part.topic for part in ends})} cannot be read to its end")
+
+
+def seek(consumer: KafkaConsumer, tp: TopicPartition, offset: int, leader_epoch: int | None) -> None:
+    """Read from this offset next. ``leader_epoch``: under which what stands before it was read (None: not known);
+    where the broker knows of another end of that, ``poll`` raises a ``LogTruncationError``."""
+    consumer.seek(tp, offset)
+    if leader_epoch is not None:
+        consumer._subscription.seek(tp, OffsetAndMetadata(offset, "", leader_epoch))
+
+
+def epoch_at_position(consumer: KafkaConsumer, tp: TopicPartition) -> tuple[int, int] | None:
+    """Where a consumer stands in a partition, and under which leader's epoch what stands before that was written
+    (-1: not known)."""
+    position = consumer._subscription.assignment[tp].position
+    return None if position is None else (position.offset, position.leader_epoch)
 
 
 def disconnect(client: Any, timeout_s: float = CLOSE_TIMEOUT_S) -> None:

@@ -23,6 +23,7 @@ from ..backoff import Backoff
 from ..errors import IdSpaceFull
 from ..failpoints import point
 from ..health import Recovery
+from ..long_waits import LongWaits
 from ..records.event_time import UNLIMITED, EventState
 from ..records.stream import (
     BadRecord,
@@ -40,7 +41,6 @@ from .barriers import Barriers
 from .decode import Decoder
 from .dense import DenseBatch, dense_batch, dense_batches
 from .event_time import EventTime
-from .long_waits import LongWaits
 from .misrouted import PlacementSample
 from .ordered import OrderedReader, Step
 from .prepared import Prepared, PreparedQueue
@@ -123,7 +123,7 @@ class Ingest:
     counts_order: bool = False
     withheld: str | None = None
     """Why reading does not begin, in words, as whoever keeps us from it says."""
-    long_waits: LongWaits = field(default_factory=LongWaits)
+    long_waits: LongWaits = field(default_factory=lambda: LongWaits("nothing is read meanwhile"))
     reader: OrderedReader = field(init=False)
     _safe: deque[dict[Partition, int]] = field(default_factory=deque)
     _position: dict[Partition, int] = field(default_factory=dict)
@@ -148,8 +148,17 @@ class Ingest:
     @property
     def waiting(self) -> str | None:
         """What keeps us from reading on, in words; None while nothing does. Any thread may ask."""
+        return self._why_waiting or self.long_waits.now
+
+    @property
+    def _why_waiting(self) -> str | None:
+        """As somebody knows it who does not only see that it takes long."""
         held = self._held
-        return self.withheld or self.long_waits.now or (self.reader.waiting if held is None else held.why)
+        return self.withheld or (self.reader.waiting if held is None else held.why)
+
+    def tell_long_waits(self) -> None:
+        """To be called now and then by another thread: log what takes long, unless it is known why."""
+        self.long_waits.tell(known=self._why_waiting is not None)
 
     @property
     def late(self) -> int | None:

@@ -14,11 +14,18 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
-from kafka.errors import KafkaError, KafkaTimeoutError, ProducerFencedError, UnknownTopicOrPartitionError
+from kafka.errors import (
+    InvalidTimestampError,
+    KafkaError,
+    KafkaTimeoutError,
+    ProducerFencedError,
+    UnknownTopicOrPartitionError,
+)
 from kafka.structs import TopicPartition
 
 from ...gpma.index.ids import IdColumn
@@ -33,8 +40,9 @@ from .sink import Accepts, Fenced, Place, PlaceLost, Whole
 IN_FLIGHT_BYTES = 8 << 20
 """After so many bytes all are waited for: the client itself would take any number."""
 
-_TIME = "time_ms"
-"""Of a place, beside an offset for each partition: what stands behind it was written later."""
+_TIME, _BOOT, _RUNNING = "time_ms", "boot", "running_ms"
+"""Of a place, beside an offset for each partition: what stands behind it was written later. When that was by the
+clock on the wall, which somebody may step; and in which run of the machine, and how long that had lasted."""
 
 _WAIT_S = 30.0
 _BLOCK_S = 10.0
@@ -60,7 +68,7 @@ class KafkaSink:
         self._client = dict(client)
         self._servers = list(servers)
         self._timeout_s = transaction_timeout_s
-        self._place: dict[str, int] = {}
+        self._place: dict[str, Any] = {}
         self._partitions = 0
         self._broken = False
         self._producer = KafkaLink(
@@ -112,7 +120,7 @@ class KafkaSink:
                     )
                 parts = self._parts()
                 ends = {str(part.partition): end for part, end in consumer.end_offsets(parts).items()}
-                self._place = {**ends, _TIME: time.time_ns() // 10**6}
+                self._place = {**ends, **_now()}
         except KafkaError as error:
             raise self._told(error) from error
         self._require(accepts, last)
@@ -159,7 +167,8 @@ class KafkaSink:
         """Whether compaction can have forgotten no tombstone that was written behind a place: then all that it
         took away are records of keys that have newer ones.
 
-        Kafka leaves tombstones for a time. Half of it is ours, as our clock may not be that of the brokers.
+        Kafka leaves tombstones for a time. Half of it is ours, as our clock may not be that of the brokers. Within
+        one run of the machine it does not help to step that back.
         """
         admin = connect(
             KafkaAdminClient,
@@ -172,8 +181,7 @@ class KafkaSink:
             settings = read_topic_settings(admin, [self._topic]).get(self._topic)
         finally:
             disconnect(admin)
-        age_s = time.time() - place.get(_TIME, 0) / 1000
-        return settings is not None and 0 <= age_s < settings.tombstones_s / 2
+        return settings is not None and 0 <= _age_s(place) < settings.tombstones_s / 2
 
     def _until(
         self, consumer: Any, ends: Mapping[TopicPartition, int], records_max: int | None = None
@@ -204,6 +212,7 @@ class KafkaSink:
 
     def _write(self, producer: KafkaProducer, chunks: Iterable[Chunk], end: End) -> None:
         producer.begin_transaction()
+        began = _now()
         numbers = np.zeros(self._partitions, np.int64)
         sent: list[Any] = []
         in_flight = 0
@@ -225,7 +234,8 @@ class KafkaSink:
         point("results.sent")
         commit(producer, timeout_s=_WAIT_S, given_up=lambda: self._broken)
         point("results.committed")
-        self._place = {str(at): future.value.offset + 1 for at, future in enumerate(ends)} | {_TIME: end.time_ms}
+        self._place = {str(at): future.value.offset + 1 for at, future in enumerate(ends)}
+        self._place |= {**began, _TIME: end.time_ms}
 
     def _require_behind(self, ends: Mapping[str, int]) -> None:
         """A topic that was made anew takes what is sent to it as the one before did; but its offsets begin again.
@@ -288,7 +298,13 @@ class KafkaSink:
         return [TopicPartition(self._topic, number) for number in range(self._partitions)]
 
     def _told(self, error: BaseException) -> BaseException:
-        """Being shut out by its own name."""
+        """Being shut out by its own name, and what an error does not say."""
+        if isinstance(error, InvalidTimestampError):
+            told: BaseException = KafkaError(
+                f"topic {self._topic} takes no records of this time (message.timestamp.after.max.ms and "
+                f"message.timestamp.before.max.ms): this machine's clock, or the broker's, is wrong"
+            )
+            return told
         if isinstance(error, ProducerFencedError):
             return Fenced(f"another daemon writes results to topic {self._topic} as {self._id}")
         return error
@@ -301,6 +317,32 @@ class KafkaSink:
         """See ``Sink``."""
         self._broken = True
         self._producer.break_off()
+
+
+def _now() -> dict[str, Any]:
+    """When a place is noted."""
+    return {_TIME: time.time_ns() // 10**6, _BOOT: _boot(), _RUNNING: _running_ms()}
+
+
+def _age_s(place: Place) -> float:
+    """Since when it is one, at least; less than 0 where the clock was stepped back behind that."""
+    age_ms = time.time_ns() // 10**6 - place.get(_TIME, 0)
+    if age_ms >= 0 and place.get(_BOOT) == _boot() != "":
+        age_ms = max(age_ms, _running_ms() - place.get(_RUNNING, 0))
+    return float(age_ms) / 1000
+
+
+def _boot() -> str:
+    """The machine's run; empty where the system does not say."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _running_ms() -> int:
+    """How long that lasts, sleep included."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 10**6
 
 
 def _missing(whole: Whole, record: Any) -> PlaceLost | None:

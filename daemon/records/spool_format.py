@@ -6,9 +6,11 @@ u32 CRC32C of the payload (both little-endian), payload. The other encodings hol
 
 from __future__ import annotations
 
+import calendar
 import contextlib
 import fcntl
 import os
+import re
 import struct
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +27,8 @@ from .encodings import ENCODINGS, FRAMED, Encoding
 COMPRESSIONS = ("gz", "xz", "zst")
 UNFINISHED = (".tmp", ".part")
 """Endings of files that are still being put in place: they are left alone until renamed."""
+
+_SECONDS = "%Y%m%dT%H%M%S"
 
 FRAME_HEADER = struct.Struct("<II")
 RECORD_BYTES_MAX = 64 << 20
@@ -177,13 +181,41 @@ def _open_as_the_folder(path: str, flags: int) -> int:
     return handle
 
 
+_STAMP = re.compile(r"([0-9]{8}T[0-9]{6}\.[0-9]{9})-")
+
+
+def _stamp(time_ns: int) -> str:
+    seconds, nanoseconds = divmod(time_ns, 10**9)
+    return f"{time.strftime(_SECONDS, time.gmtime(seconds))}.{nanoseconds:09}"
+
+
+def _time_of(stamp: str) -> int:
+    seconds, _, nanoseconds = stamp.partition(".")
+    return calendar.timegm(time.strptime(seconds, _SECONDS)) * 10**9 + int(nanoseconds)
+
+
+def later_than_all(folder: Path, stamp: re.Pattern[str], time_of: Callable[[str], int] = int) -> int:
+    """For the name of a file that is to be read behind all that are in a folder: now, in nanoseconds since 1970,
+    or just after the newest of them, where the clock has been stepped back since that was made.
+
+    ``stamp``: how names by time begin, with the time as a group, of which later ones sort behind; ``time_of``:
+    reads that.
+    """
+    now = time.time_ns()
+    try:
+        stamps = [found[1] for found in map(stamp.match, os.listdir(folder)) if found is not None]
+        return max(now, 1 + time_of(max(stamps)))
+    except (OSError, ValueError):  # there is none, or one that is no time
+        return now
+
+
 class SpoolWriter:
     """Appends records to one file of frames of a spool.
 
-    Without a name it makes a new file, named by the time, so that files of one writer are read in the order
-    in which they were made. A file has one writer at a time (a lock). An incomplete last record, which a
-    writer that died may have left and no reader has taken, is cut off. After a sync that failed none succeeds
-    (``durable``): what was written behind ``synced`` must be written again, to another file.
+    Without a name it makes a new file, named by the time, so that files that are made one after the other are
+    read in that order (``later_than_all``). A file has one writer at a time (a lock). An incomplete last record,
+    which a writer that died may have left and no reader has taken, is cut off. After a sync that failed none
+    succeeds (``durable``): what was written behind ``synced`` must be written again, to another file.
     """
 
     def __init__(self, directory: Path | str, *, name: str | None = None, encoding: Encoding = "msgpack") -> None:
@@ -201,9 +233,7 @@ class SpoolWriter:
         folder = Path(directory)
         make_folder(folder)
         if name is None:
-            seconds, nanoseconds = divmod(time.time_ns(), 10**9)
-            stamp = time.strftime("%Y%m%dT%H%M%S", time.gmtime(seconds))
-            name = f"{stamp}.{nanoseconds:09}-{os.getpid()}"
+            name = f"{_stamp(later_than_all(folder, _STAMP, _time_of))}-{os.getpid()}"
         name = f"{name.removesuffix(f'.{encoding}')}.{encoding}"
         if file_kind(name) != FileKind(encoding, None):
             raise ValueError(f"{name!r} is not the name of a spool file")

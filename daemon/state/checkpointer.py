@@ -315,7 +315,7 @@ class Checkpointer:
     def _begin(self, beginning: int) -> None:
         self._began_at = time.monotonic()
         try:
-            sizes = self._of_programs(lambda program: program.state_sizes())[1]
+            sizes = self._of_programs(lambda program: program.state_sizes())[1]  # failures are told below
             copy = self.graph.begin_copy()
         except MemoryError as error:  # for states, or for rows that a device has until now
             self._report_failure(self.position.epoch, error)
@@ -341,7 +341,7 @@ class Checkpointer:
                 making.edges.finish()
             if not making.edges.through:
                 return
-            programs, arrays = self._of_programs(_state_of)
+            programs, arrays = self._of_programs(_state_of, told=self._tell_left_out)
             states = self._buffers.copy(arrays)
             position = self.position
             self.requested.taken(position.epoch)
@@ -376,32 +376,41 @@ class Checkpointer:
             self.graph.end_copy(self._making.edges)
         self._making = self._thread = None
 
-    def _of_programs(self, ask: Callable[[Program], Mapping[str, T]]) -> tuple[list[Program], dict[str, T]]:
+    def _of_programs(
+        self,
+        ask: Callable[[Program], Mapping[str, T]],
+        told: Callable[[Mapping[str, Exception]], None] = lambda failed: None,
+    ) -> tuple[list[Program], dict[str, T]]:
         """What each program says of its arrays, by their names in a checkpoint, and which of them do: one that
-        fails to is left out, and computed from scratch by the next start.
+        fails to is left out, and computed from scratch by the next start. ``told``: whose fail, and why.
 
         Raises:
             MemoryError: there is not enough.
             RowsLost: the device is lost, and rows with it.
         """
-        told, found = list[Program](), dict[str, T]()
+        do, found, failed = list[Program](), dict[str, T](), dict[str, Exception]()
         for program in self.programs():
             try:
                 of_program = ask(program)
             except (MemoryError, RowsLost):
                 raise
             except Exception as error:  # whatever a user's program does wrong harms no other
-                if program.id not in self._left_out:
-                    self._left_out.add(program.id)
-                    log.error(
-                        "the state of program %s cannot be saved: the next start computes it from scratch",
-                        program.id,
-                        exc_info=error,
-                    )
+                failed[program.id] = error
                 continue
-            told.append(program)
+            do.append(program)
             found |= {_array_name(program, name): item for name, item in of_program.items()}
-        return told, found
+        told(failed)
+        return do, found
+
+    def _tell_left_out(self, failed: Mapping[str, Exception]) -> None:
+        """Once of each program, and again of one that could be saved meanwhile, or is another one by now."""
+        for id in failed.keys() - self._left_out:
+            log.error(
+                "the state of program %s cannot be saved: the next start computes it from scratch",
+                id,
+                exc_info=failed[id],
+            )
+        self._left_out = set(failed)
 
     def _taken(
         self, epoch: tuple[int, int], offsets: Offsets, programs: Sequence[Program], states: Mapping[str, Array]

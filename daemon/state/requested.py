@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ..errors import Unavailable
+from ..errors import RequestError, Unavailable
 from ..records.stream import Offsets
 from .checkpoint import epochs_in, folder_of
 
@@ -73,9 +73,16 @@ class RequestedCheckpoints:
         ``now``: the present epoch. ``failures``: as the first answer to this wish said.
 
         Raises:
+            RequestError: ``since`` is of a start that has not been.
             Unavailable: too many other ones are wished for; or one of exactly another epoch is in the making.
         """
         since = since or now
+        if since[0] > now[0]:
+            named, present = (".".join(map(str, epoch)) for epoch in (since, now))
+            raise RequestError(
+                f"epoch {named} is of a start that has not been: the present one is {present}",
+                {"parameter": "since"},
+            )
         with self._lock:
             self._forget()
             failures = self._failures if failures is None else failures
