@@ -304,6 +304,35 @@ def test_what_one_with_few_edges_has_is_not_given_away_for_each_of_many_new_ones
     assert passes[1] <= passes[0]
 
 
+def test_what_is_not_traded_for_want_of_room_is_not_given_away(
+    run_of: Callable[..., PprRun], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pushes are given up then, and passes begin with no more than 64 bits hold."""
+    from graphtide.compute.device import ppr_runs
+
+    monkeypatch.setattr(ppr_runs, "QUEUE_SHARE", 1 << 20)
+    begun, solve = [], ppr_runs.PprRuns.solve
+
+    def noted(runs: Any, *given: Any) -> Any:
+        begun.append(sum(map(int, runs._there.numbers.sums.get())))
+        return solve(runs, *given)
+
+    monkeypatch.setattr(ppr_runs.PprRuns, "solve", noted)
+    drawn = np.random.default_rng(1).integers(1, 300, (600, 2))
+    passes = []
+    for queue in (4096, 1):
+        monkeypatch.setattr(ppr_runs, "QUEUE_LEAST", queue)
+        cuda_emulator.seed(seed)
+        run = run_of(at=(0, 7))
+        run.step(inserts([(0, 1), (1, 0), (7, 0), *map(tuple, drawn.tolist())], 300))
+        begun.clear()
+        many = [(0, k) for k in range(2, 202)]
+        few = [(tail, k) for tail in (5, 6, 8, 9) for k in range(20)]
+        passes.append(run.step(inserts([*many, *few], 300)).iterations)
+        assert max(begun) < 1 << 61
+    assert passes[1] <= passes[0] + 4
+
+
 @pytest.mark.sample(among="a larger graph on a device")
 def test_rows_of_many_leaves_are_added_up_beside_short_ones(run_of: Callable[..., PprRun], seed: int) -> None:
     for own_seed in range(seed, seed + 3):
