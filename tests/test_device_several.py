@@ -262,6 +262,12 @@ def test_passes_go_one_by_one_where_rows_are_on_the_host(
     place(them.graph, np.random.default_rng(seed).random(300) < 0.5)
     them.step(inserts([(0, 1), (7, 2)], 300))
     assert swept == [5]
+    assert strides(them) == [1] * 5
+
+
+def strides(them: Several) -> list[int]:
+    """How far numbers of neighbouring vertices are apart, program by program."""
+    return [program._runs._there.numbers.stride for program in them.engine.programs]
 
 
 @pytest.fixture
@@ -293,6 +299,39 @@ def test_a_group_is_gone_with_the_last_of_its_programs(
         them.remove(id)
     gc.collect()
     assert groups[0]() is None
+
+
+def test_few_that_are_left_of_a_group_have_their_numbers_by_themselves_again(
+    several: Callable[..., Several],
+    swept: list[int],
+    groups: list[weakref.ref[Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+) -> None:
+    """As soon as there is memory for these; the others' is free then."""
+    from graphtide.compute.device import ppr_runs
+
+    monkeypatch.setattr(ppr_runs, "ASKED_EVERY_S", -1.0)
+    cuda_emulator.seed(seed)
+    them = several(("ppr",), 6)
+    them.step(many_leaves(seed))
+    assert strides(them) == [8] * 6
+    for k in (0, 1, 4):
+        them.remove(f"ppr{k}")
+    with monkeypatch.context() as without:
+        without.setattr(ppr_runs, "zeros", refused)
+        them.step(inserts([(0, 1), (7, 2)], 300))
+    assert strides(them) == [8] * 3
+    them.step(inserts([(0, 2), (9, 2)], 300))
+    assert strides(them) == [1] * 3
+    gc.collect()
+    assert groups[0]() is None
+    them.step(deletes([(0, 2), (9, 2)], 300))
+    assert swept == [6]
+
+
+def refused(*_: Any) -> Any:
+    raise MemoryError
 
 
 def test_a_full_group_is_launched_while_others_get_ready(

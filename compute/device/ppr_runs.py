@@ -305,6 +305,22 @@ class PprRuns:
         self._by_vertex = self._there._replace(numbers=numbers)
         self._point_at(numbers)
 
+    def stand_alone(self) -> None:
+        """Have the numbers apart from those of others from now on: where nobody reads those at the same time, most
+        of what is fetched would be in vain. On the current stream.
+
+        Raises:
+            MemoryError: the device has not enough; they stay where they are.
+        """
+        if self.seat is None:
+            return
+        there = self._there
+        numbers = _Numbers.none(there.room)
+        numbers.take(there.numbers)
+        self._leave()
+        self._by_vertex = there._replace(numbers=numbers)
+        self._point_at(numbers)
+
     def _write_anywhere(self) -> None:
         """Not with its group: which vertices have something is not known there any more."""
         if self.group is not None:
@@ -402,11 +418,11 @@ class PprRuns:
         kernel = self._kernels["passes"]
         several = kernel.variant(remote=device.remote is not None).several
         single = [self, *others]
-        if several is not None:
-            for those in self._sweeps.divided(single, several):
-                self._sweeps.launch(those, several, device)
-                for runs in those:
-                    single.remove(runs)
+        for those in self._sweeps.divided(single, several):
+            assert several is not None
+            self._sweeps.launch(those, several, device)
+            for runs in those:
+                single.remove(runs)
         for runs in single:
             runs._write_anywhere()
             runs._calls.launch(kernel, device)
@@ -555,24 +571,33 @@ class _Sweeps:
         # What was launched in part, in that order.
         self._begun: deque[_Rest] = deque()
 
-    def divided(self, those: Sequence[PprRuns], variant: Variant) -> list[list[PprRuns]]:
+    def divided(self, those: Sequence[PprRuns], variant: Variant | None) -> list[list[PprRuns]]:
         """Those that go together, by groups of which there are enough.
 
-        Whoever is in none, or in one that most have left, is given a place first, as long as there is memory.
+        ``variant``: of the kernel for several; None: there is none.
+
+        Whoever is in none, or in one that most have left, is given a place first, as long as there is memory; or,
+        where there is none with enough others, is let go of by such a group.
         """
         if time.monotonic() - self._refused_at > ASKED_EVERY_S:
             try:
                 with self._stream:
-                    self._seat(those, variant.blocks * variant.threads)
+                    self._seat(those, variant)
             except MemoryError:
                 self._refused_at = time.monotonic()
+        if variant is None:
+            return []
         asking: dict[Group, list[PprRuns]] = {}
         for runs in those:
             if runs.group is not None:
                 asking.setdefault(runs.group, []).append(runs)
         return [some for some in asking.values() if len(some) >= SWEEP_LEAST]
 
-    def _seat(self, those: Sequence[PprRuns], n_threads: int) -> None:
+    def _seat(self, those: Sequence[PprRuns], variant: Variant | None) -> None:
+        if variant is None:
+            for runs in those:
+                runs.stand_alone()
+            return
         groups = {runs.group: None for runs in those if runs.group is not None and runs.group.is_kept}
         loose = [runs for runs in those if runs.group not in groups]
         for group in groups:
@@ -581,7 +606,10 @@ class _Sweeps:
         for begin in range(0, len(loose), SWEEP):
             some = loose[begin : begin + SWEEP]
             if len(some) >= SWEEP_LEAST:
-                Group(max(runs.room for runs in some), n_threads).take(some)
+                Group(max(runs.room for runs in some), variant.blocks * variant.threads).take(some)
+                continue
+            for runs in some:
+                runs.stand_alone()
 
     def launch(self, those: Sequence[PprRuns], variant: Variant, device: DeviceSide) -> None:
         """Launch the first part of passes of these, of one group, with their jobs as they are, and copies; waits
