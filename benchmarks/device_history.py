@@ -34,6 +34,7 @@ from graphtide.partition.device_side import DeviceSide
 
 VERTICES = 600
 BATCHES = (4000, 1, 50, 1000, 300, 3000, 2, 4000)
+BATCHES_OF_SEVERAL = (4000, 1, 300)
 FOREST_BATCHES = (60, 1000, 1, 50, 300, 2)
 HALF = np.uint64(32)
 ALL = Limits((1 << 32) - 1, (1 << 63) - 1)
@@ -133,7 +134,7 @@ def history_of_walks(rng: np.random.Generator) -> None:
 
 def history_of_several_walks(rng: np.random.Generator) -> None:
     """A group that goes through passes together, in two parts, and one walk more, by itself."""
-    states = rows(rng, BATCHES)
+    states = rows(rng, BATCHES_OF_SEVERAL)
     device = next(states)
     walks = [Walk(device, source) for source in range(SWEEP + 1)]
     for walk in walks:
@@ -192,7 +193,7 @@ def run(seed: int, only: Sequence[str] = PROGRAMS) -> None:
             print(f"{name}: two histories of batches, every value is that of a fresh start", flush=True)
         elif name in BOUNDED:
             BOUNDED[name](np.random.default_rng(seed))
-            print(f"{name}: {len(BATCHES)} batches, it keeps to its bound, and sums in every bit", flush=True)
+            print(f"{name}: after every batch it keeps to its bound, and sums in every bit", flush=True)
         else:
             history_of_exact(name, np.random.default_rng(seed))
             print(f"{name}: {len(BATCHES)} batches, every value is that of a fresh start", flush=True)
