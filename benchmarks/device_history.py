@@ -23,7 +23,7 @@ from graphtide.compute.device import count_runs, forest_runs, path_runs
 from graphtide.compute.device.count_runs import CountRuns
 from graphtide.compute.device.forest_runs import ForestRuns
 from graphtide.compute.device.path_runs import Limits, PathRuns
-from graphtide.compute.device.ppr_runs import SWEEP
+from graphtide.compute.device.ppr_groups import SWEEP
 from graphtide.compute.paths.bfs import BFS
 from graphtide.compute.paths.program import PathProgram
 from graphtide.compute.paths.sssp import SSSP

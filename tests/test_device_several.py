@@ -212,17 +212,17 @@ def test_more_jobs_than_a_device_has_blocks_take_several_launches(
 @pytest.fixture
 def swept(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Of every launch of passes for several: how many programs it had. All batches are solved by passes."""
-    from graphtide.compute.device import ppr, ppr_runs
+    from graphtide.compute.device import ppr, ppr_groups
 
     monkeypatch.setattr(ppr.DevicePersonalisedPageRank, "_tries", lambda *_: False)
-    launch = ppr_runs._Sweeps.launch
+    launch = ppr_groups.Sweeps.launch
     seen = []
 
     def noted(self: Any, those: Any, *others: Any) -> None:
         launch(self, those, *others)
         seen.append(len(those))
 
-    monkeypatch.setattr(ppr_runs._Sweeps, "launch", noted)
+    monkeypatch.setattr(ppr_groups.Sweeps, "launch", noted)
     return seen
 
 
@@ -273,16 +273,16 @@ def strides(them: Several) -> list[int]:
 @pytest.fixture
 def groups(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[Any]]:
     """All groups that are made of programs whose numbers lie side by side."""
-    from graphtide.compute.device import ppr_runs
+    from graphtide.compute.device import ppr_groups
 
-    init: Any = ppr_runs.Group.__init__
+    init: Any = ppr_groups.Group.__init__
     made: list[weakref.ref[Any]] = []
 
     def noted(self: Any, *given: Any) -> None:
         made.append(weakref.ref(self))
         init(self, *given)
 
-    monkeypatch.setattr(ppr_runs.Group, "__init__", noted)
+    monkeypatch.setattr(ppr_groups.Group, "__init__", noted)
     return made
 
 
@@ -309,9 +309,9 @@ def test_few_that_are_left_of_a_group_have_their_numbers_by_themselves_again(
     seed: int,
 ) -> None:
     """As soon as there is memory for these; the others' is free then."""
-    from graphtide.compute.device import ppr_runs
+    from graphtide.compute.device import ppr_groups, ppr_numbers
 
-    monkeypatch.setattr(ppr_runs, "ASKED_EVERY_S", -1.0)
+    monkeypatch.setattr(ppr_groups, "ASKED_EVERY_S", -1.0)
     cuda_emulator.seed(seed)
     them = several(("ppr",), 6)
     them.step(many_leaves(seed))
@@ -319,7 +319,7 @@ def test_few_that_are_left_of_a_group_have_their_numbers_by_themselves_again(
     for k in (0, 1, 4):
         them.remove(f"ppr{k}")
     with monkeypatch.context() as without:
-        without.setattr(ppr_runs, "zeros", refused)
+        without.setattr(ppr_numbers, "zeros", refused)
         them.step(inserts([(0, 1), (7, 2)], 300))
     assert strides(them) == [8] * 3
     them.step(inserts([(0, 2), (9, 2)], 300))
@@ -338,12 +338,16 @@ def test_a_full_group_is_launched_while_others_get_ready(
     several: Callable[..., Several], swept: list[int], monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """Whoever has no place in one yet waits for all others; and second parts of runs wait for all first ones."""
-    from graphtide.compute.device import ppr_runs
+    from graphtide.compute.device import ppr_groups, ppr_runs
 
     cuda_emulator.seed(seed)
     them = several(("ppr",), 17)
     done: list[str] = []
-    prepare, launch, launch_rest = ppr_runs.PprRuns._prepare, ppr_runs._Sweeps.launch, ppr_runs._Sweeps.launch_rest
+    prepare, launch, launch_rest = (
+        ppr_runs.PprRuns._prepare,
+        ppr_groups.Sweeps.launch,
+        ppr_groups.Sweeps.launch_rest,
+    )
 
     def preparing(self: Any, *given: Any) -> None:
         prepare(self, *given)
@@ -358,8 +362,8 @@ def test_a_full_group_is_launched_while_others_get_ready(
         launch_rest(self)
 
     monkeypatch.setattr(ppr_runs.PprRuns, "_prepare", preparing)
-    monkeypatch.setattr(ppr_runs._Sweeps, "launch", launching)
-    monkeypatch.setattr(ppr_runs._Sweeps, "launch_rest", launching_rest)
+    monkeypatch.setattr(ppr_groups.Sweeps, "launch", launching)
+    monkeypatch.setattr(ppr_groups.Sweeps, "launch_rest", launching_rest)
     for epoch, said in (
         (many_leaves(seed), "?" * 17 + "!!++"),
         (inserts([(0, 2), (7, 2)], 300), "........!........!?++"),
@@ -399,10 +403,10 @@ def test_whoever_comes_takes_a_place_that_is_free_and_few_that_are_left_move_tog
     seed: int,
 ) -> None:
     """Of what was there before, nothing is left to them; a group that becomes too small for the graph is left."""
-    from graphtide.compute.device import ppr_runs
+    from graphtide.compute.device import ppr_groups
 
     cuda_emulator.seed(seed)
-    monkeypatch.setattr(ppr_runs, "SWEEP_LEAST", 3)
+    monkeypatch.setattr(ppr_groups, "SWEEP_LEAST", 3)
     them = several(("ppr",), 6)
     them.step(many_leaves(seed))
     for k in (0, 4):
@@ -597,19 +601,17 @@ def test_members_of_a_group_move_home_and_back(
     assert judge.moves and len(homes) > 1 and swept
 
 
-@pytest.mark.parametrize("place", ["Group.__init__", "PprRuns.sit"])
+@pytest.mark.parametrize("place", ["ppr_groups.Group.__init__", "ppr_runs.PprRuns.sit"])
 def test_without_memory_passes_go_one_by_one(
     several: Callable[..., Several], swept: list[int], monkeypatch: pytest.MonkeyPatch, seed: int, place: str
 ) -> None:
     """Also where numbers lie side by side already."""
-    from graphtide.compute.device import ppr_runs
 
     def fails(*_: Any) -> Any:
         raise MemoryError("of the device")
 
     them = several(("ppr",), 5)
-    owner, name = place.split(".")
-    monkeypatch.setattr(getattr(ppr_runs, owner), name, fails)
+    monkeypatch.setattr(f"graphtide.compute.device.{place}", fails)
     runs = them.step(many_leaves(seed))
     assert all(run.on_device for run in runs)
     assert not swept
@@ -726,11 +728,11 @@ def test_a_card_that_fails_before_second_parts_of_passes_sends_all_home_within_t
     fails_at: int,
 ) -> None:
     """First parts have been launched, of both groups; of the second ones none, or one."""
-    from graphtide.compute.device import ppr_runs
+    from graphtide.compute.device import ppr_groups
 
     cuda_emulator.seed(seed)
     them = several(("ppr",), 16)
-    launch: Any = ppr_runs._Sweeps._launch
+    launch: Any = ppr_groups.Sweeps._launch
     parts: list[int] = []
 
     def fails(self: Any, part: Any) -> None:
@@ -739,7 +741,7 @@ def test_a_card_that_fails_before_second_parts_of_passes_sends_all_home_within_t
             raise DeviceFailed("made to fail")
         launch(self, part)
 
-    monkeypatch.setattr(ppr_runs._Sweeps, "_launch", fails)
+    monkeypatch.setattr(ppr_groups.Sweeps, "_launch", fails)
     change = them.change(many_leaves(seed))
     runs = them.engine.refresh(change)
     assert (parts, swept) == ([0, 0, 1, 1], [8, 8])

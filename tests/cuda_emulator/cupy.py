@@ -924,6 +924,8 @@ USERS = (
     "graphtide.compute.device.push_runs",
     "graphtide.compute.device.walk",
     "graphtide.compute.device.pagerank",
+    "graphtide.compute.device.ppr_numbers",
+    "graphtide.compute.device.ppr_groups",
     "graphtide.compute.device.ppr_runs",
     "graphtide.compute.device.ppr",
     "graphtide.compute.device.tally_runs",
