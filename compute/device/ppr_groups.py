@@ -15,8 +15,8 @@ from ...gpma.device.calling import Caller
 from ...gpma.device.state import address, allocate, zeros
 from ...partition.device_side import DeviceSide
 from .kernels import Calls, RowParameters, Variant
+from .packed_rows import ASKED_EVERY_S
 from .ppr_numbers import PPR_JOB, Numbers
-from .walk_runs import ASKED_EVERY_S
 
 SWEEP: Final = 8
 """How many programs go through passes together at most."""

@@ -920,6 +920,7 @@ USERS = (
     "graphtide.compute.device.counts",
     "graphtide.compute.device.forest_runs",
     "graphtide.compute.device.components",
+    "graphtide.compute.device.packed_rows",
     "graphtide.compute.device.walk_runs",
     "graphtide.compute.device.push_runs",
     "graphtide.compute.device.walk",
