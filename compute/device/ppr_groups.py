@@ -21,7 +21,10 @@ from .ppr_numbers import PPR_JOB, Numbers
 SWEEP: Final = 8
 """How many programs go through passes together at most."""
 SWEEP_LEAST: Final = 5
-"""Fewer take as long one after another: passes of several cost the same however many of them are there."""
+"""So many make a group: fewer take as long one after another, as passes of several cost the same however many of
+them are there."""
+ASKING_LEAST: Final = 2
+"""So many of a group go together: one by itself takes twice as long as it would with numbers of its own."""
 
 _SIDE_BY_SIDE = ("values", "sums", "shares", "listed", "n_listed", "holders", "sources", "nobody")
 PPR_SWEEP: Final = np.dtype(
@@ -148,7 +151,7 @@ class Sweeps:
         self._begun: deque[_Rest] = deque()
 
     def divided(self, those: Sequence[M], variant: Variant | None) -> list[list[M]]:
-        """Those that go together, by groups of which there are enough.
+        """Those that go together, by groups of which enough ask.
 
         ``variant``: of the kernel for several; None: there is none.
 
@@ -167,7 +170,7 @@ class Sweeps:
         for runs in those:
             if runs.group is not None:
                 asking.setdefault(runs.group, []).append(runs)
-        return [some for some in asking.values() if len(some) >= SWEEP_LEAST]
+        return [some for some in asking.values() if len(some) >= ASKING_LEAST]
 
     def _seat(self, those: Sequence[Member], variant: Variant | None) -> None:
         if variant is None:
