@@ -22,11 +22,13 @@ from .dead_letter_commands import dead_letters_app
 from .errors import CheckpointError, ConfigError, DeadLettersError, GraphtideError, NotWritten, SourceError
 from .flags import (
     CheckpointsFlag,
+    ColumnFlags,
     ConfigFile,
     JsonFlag,
     KafkaFlag,
     ListenFlag,
     MetricsFlag,
+    Misused,
     SetFlags,
     SpoolFlag,
     TlsCaFlag,
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from socket import socket
 
     from .config.load import Loaded
+    from .ingest.named_columns import NamedColumns
     from .ingest.registry import Registry
     from .records.encodings import SchemaKind
 
@@ -98,6 +101,11 @@ class _Commands(TyperGroup):
             if ctx.params.get("debug"):
                 raise
             raise typer.Exit(_explain(error)) from None
+        except typer.BadParameter as error:
+            from .config.load import plainly
+
+            error.message = plainly(error.message)
+            raise
         except RuntimeError as error:
             if ctx.params.get("debug") or no_thread(error) is None:
                 raise
@@ -356,7 +364,7 @@ def demo(
     data: Annotated[
         Path | None, typer.Option(help="Stream this edge list instead of the default graph.", exists=True)
     ] = None,
-    updates: Annotated[int | None, typer.Option(min=1, help="Stop after this many updates.")] = None,
+    updates: Annotated[int | None, typer.Option(min=1, metavar="N", help="Stop after this many updates.")] = None,
     window: Annotated[float | None, typer.Option(min=0, metavar="SECONDS", help="How long an edge lives.")] = None,
     keep: Annotated[Path | None, typer.Option(metavar="DIR", help="Work in this folder and keep it.")] = None,
 ) -> None:
@@ -377,7 +385,7 @@ def _schemas_of(url: str, config: Path | None) -> Registry:
 
     settings = None if config is None else _load(config, []).config
     if settings is not None and named_columns(settings.source.columns) is not None:
-        raise typer.BadParameter("--registry writes src, dst, op, weight and ts, and source.columns names others")
+        raise Misused("--registry writes src, dst, op, weight and ts, and source.columns names others")
     own = None if settings is None else settings.source.registry.url
     if settings is None or own is None or own.rstrip("/") != url.rstrip("/"):  # its password is for it alone
         settings = from_tables({"source": {"registry": {"url": url}}})
@@ -393,13 +401,17 @@ def _schemas_of(url: str, config: Path | None) -> Registry:
         "[cyan]graphtide produce --config graphtide.toml --kafka broker1:9092 --topic edges edges.csv[/cyan]  "
         "check weights and ids as that daemon will, and log in to Kafka as it does",
         "",
-        "[bold]Files[/bold], by name; .gz, .xz, .zst and .bz2 as well; - is an edge list on standard input",
+        "[bold]Files[/bold], by name; of text .gz, .xz, .zst and .bz2 as well; - is the standard input",
         "[cyan].csv[/cyan]  a header line names the columns: src,dst and any of op,weight,ts (milliseconds)",
         "[cyan].json .jsonl .ndjson[/cyan]  JSON lines with the same names as keys",
-        "[cyan].tsv[/cyan]  events: op src dst weight ts (seconds), with - for no weight or ts; "
-        "or as .csv, with tabs",
+        "[cyan].tsv[/cyan]  events: op src dst weight ts (seconds), with - for no weight or ts",
         "[cyan].parquet .arrow .feather[/cyan]  columns as of CSV; need graphtide\\[arrow]",
-        "others  edge lists: src dst \\[weight \\[ts (milliseconds)]], comments after # or %, MatrixMarket",
+        "[cyan].npz .npy[/cyan]  arrays src and dst, perhaps op, weight, ts; pairs; SciPy's sparse matrices",
+        "others  CSV with a header line, JSON lines; else edge lists: src dst \\[weight \\[ts (milliseconds)]], "
+        "comments after # or %, MatrixMarket",
+        "",
+        "[bold]Other names[/bold] of columns: --column src=payer --column dst=payee --column op=kind --column "
+        '\'op_values={insert=\\["c"], delete=\\["d"]}\'',
         "",
         "[bold]op[/bold] is insert (or I, +, 1, nothing), delete (D, -, 0), insert_vertex or delete_vertex. The "
         "last two name their vertex in src and leave dst empty: delete_vertex,7,",
@@ -412,7 +424,7 @@ def produce(
     files: Annotated[
         list[Path],
         typer.Argument(
-            metavar="FILE", help="Edge lists, CSV, MatrixMarket, JSON lines, Parquet, Arrow, events: see below."
+            metavar="FILE", help="CSV, edge lists, JSON lines, Parquet, Arrow, NumPy, MatrixMarket: see below."
         ),
     ],
     spool: Annotated[Path | None, typer.Option("--spool", metavar="DIR", help="Write to this spool.")] = None,
@@ -460,15 +472,18 @@ def produce(
         Literal["avro", "protobuf", "json"] | None,
         typer.Option(help="What records of --registry are. Default: avro.", show_default=False),
     ] = None,
+    column: ColumnFlags = None,
     json: JsonFlag = False,
 ) -> None:
     """Put updates from files into a spool or a topic, each edge into the partition that it belongs to."""
     if (spool is None) == (kafka is None):
-        raise typer.BadParameter("give either --spool DIR or --kafka HOST:PORT")
+        raise Misused("give either --spool DIR or --kafka HOST:PORT")
     if (kafka is None) != (topic is None):
-        raise typer.BadParameter("--kafka and --topic belong together")
+        raise Misused("--kafka and --topic belong together")
     if schema is not None and registry is None:
-        raise typer.BadParameter("--schema needs --registry URL")
+        raise Misused("--schema needs --registry URL")
+    from dataclasses import replace
+
     from .tools.files import Accepts
     from .tools.produce import produce_files
 
@@ -490,13 +505,27 @@ def produce(
         topic=topic,
         client=options,
         json=json,
-        accepts=accepts,
+        accepts=replace(accepts, columns=_columns_of(column)),
         undirected=undirected,
         window_seconds=window,
         registry=asked,
         schema=_SCHEMA_KINDS[schema or "avro"],
     )
     raise typer.Exit(status)
+
+
+def _columns_of(given: list[str] | None) -> NamedColumns | None:
+    """What files call their columns, by ``--column``.
+
+    Raises:
+        ConfigError: that are no names of columns.
+    """
+    from .ingest.named_columns import named_columns
+
+    if not given:
+        return None
+    assigned = _assignments("--column", given, "src=NAME, dst=NAME or another column", "source.columns.")
+    return named_columns(_load(None, assigned).config.source.columns)
 
 
 def _existing(files: list[Path]) -> list[Path]:
@@ -526,22 +555,34 @@ def load(
         list[Path],
         typer.Argument(metavar="FILE", help="The same files as for produce.", dir_okay=False, callback=_existing),
     ],
-    offsets: Annotated[str, typer.Option(metavar="JSON", help="Where the stream goes on: offsets as in results.")],
+    offsets: Annotated[
+        str | None,
+        typer.Option(
+            metavar="JSON", help="Where the stream goes on behind the files. Must be given.", show_default=False
+        ),
+    ] = None,
     config: ConfigFile = None,
     settings: SetFlags = None,
     spool: SpoolFlag = None,
     kafka: KafkaFlag = None,
     topic: TopicFlag = None,
     checkpoints: CheckpointsFlag = None,
+    column: ColumnFlags = None,
     json: JsonFlag = False,
 ) -> None:
     """Make the first checkpoint from files, from which `run` goes on with the stream."""
+    if offsets is None:
+        raise Misused(
+            '--offsets must say where the stream goes on behind the files: \'{"topic": {"0": 17}}\'; of a spool '
+            "'{\"file\": 170}' (bytes), or '{}' to read all that lies there"
+        )
     flags = _flags(settings, spool=spool, kafka=kafka, topics=topic, checkpoints=checkpoints)
     loaded = _load(config, flags).config
     os.umask(0o077)  # as for what the daemon makes
     from .tools.load import load_files, parse_offsets
 
-    raise typer.Exit(load_files(loaded, files, parse_offsets(offsets, loaded), json=json))
+    columns = _columns_of(column)
+    raise typer.Exit(load_files(loaded, files, parse_offsets(offsets, loaded), columns=columns, json=json))
 
 
 @app.command(
@@ -575,7 +616,7 @@ def query(
     try:
         parameters = parse_parameters(context.args, method)
     except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+        raise Misused(str(error)) from None
     token = token_of(token, token_file)
     trust = trust_of(tls, tls_ca, tls_cert, tls_key)
     raise typer.Exit(run_query(address, method, parameters, token=token, tls=trust, as_json=json))
@@ -607,9 +648,10 @@ def watch(
         Literal["desc", "asc"], typer.Option(help="With --top: the largest values, or the smallest.")
     ] = "desc",
     threshold: Annotated[
-        float | None, typer.Option(min=0, help="Leave out changes of at most this share of the value.")
+        float | None,
+        typer.Option(min=0, metavar="SHARE", help="Leave out changes of at most this share of the value."),
     ] = None,
-    changes: Annotated[int | None, typer.Option(min=1, help="End after this many messages.")] = None,
+    changes: Annotated[int | None, typer.Option(min=1, metavar="N", help="End after this many messages.")] = None,
     json: JsonFlag = False,
     token: TokenFlag = None,
     token_file: TokenFileFlag = None,
@@ -674,7 +716,7 @@ def top(
     interval: Annotated[
         float, typer.Option(min=0.05, max=86_400, metavar="SECONDS", help="Time between two looks.")
     ] = 1.0,
-    samples: Annotated[int | None, typer.Option(min=1, help="End after this many answers.")] = None,
+    samples: Annotated[int | None, typer.Option(min=1, metavar="N", help="End after this many answers.")] = None,
     json: JsonFlag = False,
     token: TokenFlag = None,
     token_file: TokenFileFlag = None,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .flags import ConfigFile, JsonFlag, brokers, examples
+from .flags import ConfigFile, JsonFlag, Misused, brokers, examples
 from .records.encodings import Encoding
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _letters(
     source: str | None = None,
 ) -> Iterator[BadRecord]:
     if (folder is None) == (kafka is None) or (kafka is None) != (topic is None):
-        raise typer.BadParameter("give either DIR, or --kafka and --topic")
+        raise Misused("give either DIR, or --kafka and --topic")
     from .tools.dead_letters import Choice, from_folder, from_topic
 
     if folder is not None:
@@ -172,7 +172,9 @@ def replay(
     encoding: Annotated[
         Encoding | None,
         typer.Option(
-            help="The true encoding, if a wrong one was the mistake. Default: their own.", show_default=False
+            metavar="ENCODING",
+            help="The true encoding, if a wrong one was the mistake: json, csv, registry, ... Default: their own.",
+            show_default=False,
         ),
     ] = None,
     csv_header: Annotated[
@@ -193,7 +195,7 @@ def replay(
 ) -> None:
     """Send dead letters once more, to a spool or a topic, each one time; exit code 7 if some cannot be."""
     if (spool is None) == (to_kafka is None) or (to_kafka is None) != (to_topic is None):
-        raise typer.BadParameter("give either --spool DIR, or --to-kafka and --to-topic")
+        raise Misused("give either --spool DIR, or --to-kafka and --to-topic")
     letters_in = None if folder is None else folder if folder.is_dir() else folder.parent
     if spool is not None and letters_in is not None and spool.resolve() == letters_in.resolve():
         raise typer.BadParameter("the folder of the letters is no spool: no daemon reads it", param_hint="--spool")

@@ -17,9 +17,19 @@ if TYPE_CHECKING:
     from .client import Client
 
 
+class Misused(typer.BadParameter):
+    """Arguments that do not go together, or none of which alone is wrong: said without "Invalid value"."""
+
+    def format_message(self) -> str:
+        return self.message
+
+
 def examples(*lines: str) -> str:
-    """Examples for the end of a help page, one a line."""
-    return "\n".join(["[bold]Examples[/bold]", *lines])
+    """Examples for the end of a help page, one a line; what one is for is a comment of the shell behind it."""
+    commented = (
+        line.replace("[/cyan]  ", "[/cyan]  # ") if line.startswith("[cyan]graphtide ") else line for line in lines
+    )
+    return "\n".join(["[bold]Examples[/bold]", *commented])
 
 
 def brokers(value: str | None) -> str | None:
@@ -125,6 +135,14 @@ TlsKeyFlag = Annotated[
     Path | None,
     typer.Option(help="The key of the certificate, if it has a file of its own.", exists=True, dir_okay=False),
 ]
+ColumnFlags = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--column",
+        metavar="COLUMN=NAME",
+        help="What the files call src, dst, op, weight or ts: src=payer. May be repeated.",
+    ),
+]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 AddressFlag = Annotated[
     str | None, typer.Option("--address", "-a", help="A running daemon: unix:PATH or tcp://HOST:PORT.")
@@ -147,7 +165,7 @@ def trust_of(tls: bool, ca: Path | None, certificate: Path | None, key: Path | N
     import ssl
 
     if key is not None and certificate is None:
-        raise typer.BadParameter("--tls-key belongs to --tls-cert")
+        raise Misused("--tls-key belongs to --tls-cert")
     if not (tls or ca or certificate):
         return None
     try:
@@ -190,14 +208,14 @@ def checked(address: str) -> str:
     """An address as clients take it.
 
     Raises:
-        BadParameter: it is none.
+        Misused: it is none.
     """
     from .client.addresses import parse_address
 
     try:
         parse_address(address)
     except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
+        raise Misused(str(error)) from None
     return address
 
 

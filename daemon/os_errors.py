@@ -101,7 +101,7 @@ def why(error: OSError) -> str:
     if isinstance(error, FileExistsError) and error.filename and not os.path.isdir(error.filename):
         if os.path.islink(error.filename) and not os.path.exists(error.filename):
             return f"it is a link to {os.readlink(error.filename)!r}, which is not there"
-        return f"{said}, and is not a folder"
+        return "it is a file, and must be a folder"
     return said
 
 

@@ -12,6 +12,7 @@ from .flags import (
     AddressFlag,
     AtFlag,
     JsonFlag,
+    Misused,
     TlsCaFlag,
     TlsCertFlag,
     TlsFlag,
@@ -58,9 +59,9 @@ def export(
 ) -> None:
     """Write the graph of one epoch to a file: precisely the graph that its published results belong to."""
     if (address is None) == (checkpoint is None):
-        raise typer.BadParameter("give either --address ADDRESS or --checkpoint DIR")
+        raise Misused("give either --address ADDRESS or --checkpoint DIR")
     if vertices is not None and vertices.resolve() == file.resolve():
-        raise typer.BadParameter("--vertices needs a file of its own")
+        raise Misused("--vertices needs a file of its own")
     epoch = epoch_of(at)
     from .tools import checkpoints
     from .tools import export as exporting

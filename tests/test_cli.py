@@ -106,6 +106,35 @@ def test_every_command_has_help_with_examples_that_name_it(runner: CliRunner, co
     assert "Examples" in done.output and f"graphtide {command}" in done.output
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("produce --spool a --schema x e.csv", "'--schema': 'x' is not one of 'avro', 'protobuf', 'json'"),
+        ("dead-letters replay . --encoding x --spool a", "'--encoding': 'x' is not one of 'msgpack', "),
+        ("top tcp://127.0.0.1:1 --interval x", "'--interval': must be a valid number"),
+        ("top tcp://127.0.0.1:1 --interval 0", "'--interval': must be greater than or equal to 0.05"),
+        ("query unix:/x get --tls-ca none.pem", "'--tls-ca': file 'none.pem' does not exist"),
+    ],
+)
+def test_a_wrong_value_is_said_in_plain_words(runner: CliRunner, arguments: str, said: str) -> None:
+    done = runner.invoke(cli.app, arguments.split(), terminal_width=200)
+    assert done.exit_code == 2 and said in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("command", ["run", "produce", "export", "watch", "dead-letters replay"])
+def test_help_fits_into_80_columns(runner: CliRunner, command: str) -> None:
+    """And no kind of value is so long that it goes on in the next line."""
+    shown = runner.invoke(cli.app, [*command.split(), "--help"], terminal_width=80).stdout
+    assert max(map(len, shown.splitlines())) <= 80
+    kinds = [re.sub("[<>]=", "", line) for line in shown.splitlines() if line.startswith("│")]
+    assert not [line for line in kinds if line.count("<") != line.count(">")]
+
+
+def test_what_an_example_is_for_is_a_comment_of_the_shell(runner: CliRunner) -> None:
+    shown = runner.invoke(cli.app, ["--help"], terminal_width=200).stdout
+    assert "graphtide produce --spool spool edges.csv  # put updates there" in shown
+
+
 def test_the_help_page_documents_the_exit_codes(runner: CliRunner) -> None:
     done = runner.invoke(cli.app, ["--help"])
     assert done.exit_code == 0
@@ -363,7 +392,7 @@ def test_a_link_to_nowhere_is_not_called_a_file(tmp_path: Path) -> None:
     assert why(link.value) == f"it is a link to {str(tmp_path / 'gone')!r}, which is not there"
     with pytest.raises(FileExistsError) as file:
         (tmp_path / "file").mkdir(exist_ok=True)
-    assert why(file.value) == "File exists, and is not a folder"
+    assert why(file.value) == "it is a file, and must be a folder"
     with pytest.raises(FileExistsError) as folder:
         tmp_path.mkdir()
     assert why(folder.value) == "File exists"
@@ -1231,6 +1260,36 @@ def test_the_token_comes_from_the_environment_or_a_file(
     (tmp_path / "token").write_text("two\n")
     assert runner.invoke(cli.app, ["query", "unix:/x", "wait", "--token-file", "token"]).exit_code == 0
     assert [item[1] for item in asked if isinstance(item, tuple) and item[0] == "unix:/x"] == ["one", "two"]
+
+
+def test_an_answer_without_values_says_how_to_have_some(
+    asked: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(ANSWERS, "compute", ({}, {"error_bound": None, "seconds": 0.5}, []))
+    assert query.run_query("unix:/x", "compute", {"program": "bfs", "source": 1}) == 0
+    assert "--top 10 or --vertices 1,2,3" in capsys.readouterr().out
+    found = {"ids": column([7], "<i8"), "values": column([1], "<i8"), "null": None, "seconds": 0.5}
+    monkeypatch.setitem(ANSWERS, "compute", ({}, found, []))
+    assert query.run_query("unix:/x", "compute", {"program": "bfs", "source": 1, "top": 1}) == 0
+    assert "--top" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("produce edges.csv", "give either --spool DIR or --kafka HOST:PORT"),
+        ("produce --kafka a:1 edges.csv", "--kafka and --topic belong together"),
+        ("query 127.0.0.1:7420 stats", "'127.0.0.1:7420' is no address"),
+        ("query unix:/x get program=bfs", "'program' stands alone"),
+        ("export a.csv", "give either --address ADDRESS or --checkpoint DIR"),
+        ("dead-letters list", "give either DIR, or --kafka and --topic"),
+    ],
+)
+def test_what_is_wrong_with_no_argument_alone_is_no_invalid_value(
+    runner: CliRunner, arguments: str, said: str
+) -> None:
+    done = runner.invoke(cli.app, arguments.split())
+    assert done.exit_code == 2 and said in done.stderr and "Invalid value" not in done.stderr
 
 
 def test_errors_of_queries_are_one_line_and_a_code(runner: CliRunner, asked: list[Any]) -> None:

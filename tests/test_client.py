@@ -290,6 +290,8 @@ def test_parameters_of_programs_are_given_in_a_map_or_by_name(method):
         ask("bfs", {})
         given = [params.get("parameters") for _, _, params in server.requests]
         assert given == [{"source": 2}, {"source": 2}, {"source": 2, "delta": 0.5}, None]
+        with pytest.raises(TypeError, match=r"^Requests\.get\(\) missing .* 'vertices'$"):
+            client.get("pagerank")  # type: ignore[call-arg, call-overload]
         with pytest.raises(TypeError, match=r"^source given twice"):
             ask("bfs", {"source": 1}, source=2)
         with pytest.raises(TypeError, match=r"^parameters must be a map, such as \{'source': 7\}, not 2$"):

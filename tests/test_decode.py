@@ -27,7 +27,14 @@ from graphtide.daemon.ingest.decode_columns import Bad, Rules, concatenate
 from graphtide.daemon.ingest.line_parser import GOOD, SET_ASIDE, ParsedLines
 from graphtide.daemon.records.barrier import HEADERS, barrier_id, barrier_value
 from graphtide.daemon.records.encode import encode_msgpack
-from graphtide.daemon.records.encodings import BARRIER, CONTENT_TYPES, ENCODINGS, HEADER_LINE, encoding_of
+from graphtide.daemon.records.encodings import (
+    BARRIER,
+    CONTENT_TYPES,
+    ENCODINGS,
+    HEADER_LINE,
+    Encoding,
+    encoding_of,
+)
 from graphtide.daemon.records.stream import Decoded, Partition, RawRecord, UpdateBlock
 from graphtide.gpma.index.ids import IdColumn, StringColumn
 from graphtide.partition.weights import WeightDomain
@@ -148,6 +155,33 @@ def test_msgpack_needs_only_src_and_dst() -> None:
     assert good(texts) == [Update("a", "b")]
     with pytest.raises(ValueError, match="weight has 1 entries and src has 2"):
         encode_msgpack([1, 2], [3, 4], weights=[1.0])
+
+
+@pytest.mark.parametrize(
+    ("default", "value", "other"),
+    [
+        ("msgpack", b'{"src": 1, "dst": 2}', "JSON"),
+        ("msgpack", b'\n[{"src": 1, "dst": 2}]', "JSON"),
+        ("msgpack", b"src,dst\n1,2", "text"),
+        ("msgpack", b"\0\0\0\0\x01\x02\x04", "a record of a schema registry"),
+        ("json", b"\0\0\0\0\x01\x02\x04", "a record of a schema registry"),
+        ("json", msgpack.packb({"v": 1, "src": b"", "dst": b""}), "MessagePack"),
+        ("json", b'{"src": 1, "dst"', None),
+        ("json", b"", None),
+        ("json", b"1 x", None),
+        ("msgpack", msgpack.packb({"v": 1, "src": b"12345678"})[:-4], None),
+        ("msgpack", b"\xff\xff", None),
+        ("msgpack", b"", None),
+    ],
+)
+def test_what_is_of_another_encoding_is_told_what_it_may_be(
+    default: Encoding, value: bytes, other: str | None
+) -> None:
+    record = RawRecord(Partition("t", 0), 0, 1, value, "", 5)
+    (bad,) = Decoder(default_encoding=default).decode(record).bad
+    assert bad.reason == "malformed" and bad.detail.startswith("not ")
+    hint = f"; it may be {other}: source.encoding, or the header content-type, says what records are"
+    assert bad.detail.endswith(hint) if other else "may be" not in bad.detail
 
 
 @settings(deadline=None, max_examples=examples(60))

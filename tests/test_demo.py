@@ -30,6 +30,13 @@ def test_the_generated_stream_has_skew_and_a_fifth_of_deletions() -> None:
     assert 0.1 < (updates.ops == Op.DELETE).mean() < 0.21
 
 
+def test_columns_of_other_names_are_refused_without_naming_an_option_of_others(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("from,to\n1,2\n")
+    with pytest.raises(BadInput, match="The demo takes no other names") as caught:
+        make_stream(tmp_path / "a.csv", None, None)
+    assert "--column" not in caught.value.message
+
+
 @pytest.mark.parametrize(
     ("name", "content"), [("people.el", "1 2\nalice bob\n"), ("people.csv", "src,dst\nalice,bob\n")]
 )

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kafka import KafkaProducer
+from numba.core import event
 from pyarrow import parquet
 from running import Daemon
 from sampling import examples
@@ -35,6 +36,7 @@ from graphtide.daemon.tools.files import BadInput
 from graphtide.gpma.edges import EdgeList, destinations, sources
 from graphtide.gpma.index.ids import StringColumn
 from graphtide.gpma.index.vertex_index import VertexIndex
+from graphtide.gpma.kernel_cache import MISSING
 from graphtide.ops.kafka import DevKafka
 from graphtide.partition.graph import Graph
 
@@ -369,7 +371,8 @@ def test_what_the_daemon_would_refuse_is_left_out(tmp_path: Path, capsys: pytest
 
 def test_the_command_needs_offsets(tmp_path: Path) -> None:
     (tmp_path / "edges.el").write_bytes(b"1 2\n")
-    assert CliRunner().invoke(app, ["load", str(tmp_path / "edges.el")]).exit_code == MISUSED
+    done = CliRunner().invoke(app, ["load", str(tmp_path / "edges.el")])
+    assert done.exit_code == MISUSED and "where the stream goes on behind the files" in done.stderr
 
 
 def test_edges_from_a_pipe(tmp_path: Path) -> None:
@@ -384,3 +387,27 @@ def test_a_file_that_is_not_there_is_a_wrong_argument(tmp_path: Path) -> None:
     arguments = ["--checkpoints", str(tmp_path / "made"), "--offsets", "{}", str(tmp_path / "none.el")]
     assert CliRunner().invoke(app, ["load", *arguments]).exit_code == MISUSED
     assert not (tmp_path / "made").exists()
+
+
+def test_columns_have_other_names(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("payer;payee;amount\n1;2;0.5\n2;3;4\n")
+    places = ["--spool", str(tmp_path / "spool"), "--checkpoints", str(tmp_path / "checkpoints")]
+    names = ["--column", "src=payer", "--column", "dst=payee", "--column", "weight=amount"]
+    command = ["load", *places, "--offsets", "{}", *names, "--json", str(tmp_path / "a.csv")]
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["arcs"] == 2
+    assert restored(settings_of(tmp_path))[2] == {(1, 2): 0.5, (2, 3): 4.0}
+    for wrong, words in (("payer", "must be src=NAME"), ("source=a", "did you mean source.columns.src?")):
+        done = CliRunner().invoke(app, ["load", *places, "--offsets", "{}", "--column", wrong, command[-1]])
+        assert done.exit_code == MISUSED and words in done.stderr
+
+
+def test_what_takes_long_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with load.saying_what_is_compiled():
+        assert capsys.readouterr() == ("", "")
+        for _ in range(2):
+            event.start_event(MISSING)
+    event.start_event(MISSING)
+    said = capsys.readouterr().err
+    assert said.startswith("compiling kernels for this machine, once, into ") and said.count("\n") == 1

@@ -28,14 +28,16 @@ from sampling import examples
 from graphtide.daemon.errors import ConfigError, NotWritten
 from graphtide.daemon.ingest.decode import Decoder
 from graphtide.daemon.ingest.kafka import KafkaSource
+from graphtide.daemon.ingest.named_columns import NamedColumns
 from graphtide.daemon.ingest.spool import SpoolSource
 from graphtide.daemon.records.columns import UpdateColumns, canonical
+from graphtide.daemon.records.event_time import NO_TIME
 from graphtide.daemon.records.placement import partition_of
 from graphtide.daemon.records.spool_format import SpoolWriter, frame
 from graphtide.daemon.records.stream import Partition, Source, UpdateBlock, offsets_from_wire
 from graphtide.daemon.tools import files as module
 from graphtide.daemon.tools.destinations import KafkaDestination, ProduceFailed, SpoolDestination
-from graphtide.daemon.tools.files import Accepts, BadInput, LeftOut, read_columns, read_updates
+from graphtide.daemon.tools.files import Accepts, BadInput, LeftOut, concatenated, read_columns, read_updates
 from graphtide.daemon.tools.produce import REFUSED, Produced, produce, produce_files, read_files, report_left_out
 from graphtide.daemon.tools.windows import window_events
 from graphtide.gpma.edges import Op
@@ -338,7 +340,7 @@ def test_a_spool_whose_disk_is_full_keeps_what_is_whole(
             "from\tto\n1\t2\n",
             1,
             "bad-id",
-            f":1: src holds 'from'; ids are 64-bit integers{module._NO_HEADER}",
+            f":1: src holds 'from'; ids are 64-bit integers{module.TEXT_IDS}{module._NO_HEADER}",
         ),
         ("a.el", "1 2 nan\n3 4 inf\n5 6 -1\n", 1, "bad-weight", ":1: weight is 'nan'"),
         (
@@ -425,7 +427,7 @@ def test_every_bad_row_of_documents_counts(tmp_path: Path) -> None:
 
 def test_a_file_that_names_no_columns_is_bad_as_a_whole(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("from,to\n1,2\n")
-    with pytest.raises(BadInput, match=r"a\.csv:1: the header line must name src and dst.*\[source\.columns\]"):
+    with pytest.raises(BadInput, match=r"a\.csv:1: the header line must name src and dst.*--column src=NAME"):
         file_rows(tmp_path / "a.csv")
     (tmp_path / "a.csv").write_text("src,dst\n1,2\n", encoding="utf-16-le")
     with pytest.raises(BadInput, match=r"a\.csv:1: the header line .*It may be UTF-16: iconv"):
@@ -438,16 +440,187 @@ def test_a_file_that_names_no_columns_is_bad_as_a_whole(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("header", "advice"),
     [
-        ("src;dst", r"'src;dst'\. Commas must stand between columns"),
-        ("src\tdst", r"Commas must stand between columns \(in a \.tsv tabs\)$"),
-        ("1,2", r"'1,2'\. Put such a line before the first$"),
-        ("Source;Target,Weight", r"\[source\.columns\]$"),
+        ("1,2", r"'1,2'\. Put such a line before the first: \(echo src,dst; cat FILE\) \| graphtide"),
+        ("Source;Target,Weight", r"Where they have other names, give these: --column src=NAME --column dst=NAME$"),
     ],
 )
 def test_a_header_line_that_is_none_is_said_with_what_helps(tmp_path: Path, header: str, advice: str) -> None:
     (tmp_path / "a.csv").write_text(f"{header}\n1,2\n")
     with pytest.raises(BadInput, match=advice):
         file_rows(tmp_path / "a.csv")
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.txt", "a"])
+@pytest.mark.parametrize("mark", [",", ";", "\t", "|", " "])
+def test_a_header_line_makes_csv_of_a_file(tmp_path: Path, name: str, mark: str) -> None:
+    """Whatever stands between the columns, and whatever the file is called."""
+    (tmp_path / name).write_text("src,weight,dst,note\n1,0.5,2,\n3,1,4,x\n".replace(",", mark))
+    assert [row[1:4] for row in file_rows(tmp_path / name)] == [(1, 2, 0.5), (3, 4, 1.0)]
+
+
+@pytest.mark.parametrize("comment", ["# src dst", "#\tsrc\tdst", "% src dst"])
+def test_a_comment_is_no_header_line(tmp_path: Path, comment: str) -> None:
+    (tmp_path / "a.txt").write_text(f"{comment}\n1 2\n")
+    assert [row[1:3] for row in file_rows(tmp_path / "a.txt")] == [(1, 2)]
+
+
+def test_an_object_makes_json_lines_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "edges").write_text('{"src": 1, "dst": 2}\n{"src": 3, "dst": 4, "op": "delete"}\n')
+    assert [row[:3] for row in file_rows(tmp_path / "edges")] == [(1, 1, 2), (0, 3, 4)]
+
+
+THEIR_NAMES = NamedColumns("payer", "payee", "kind", "amount", op_values={"new": "insert", "gone": "delete"})
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.tsv.gz", "a.json", "a.parquet", "a.arrow", "a.npz", "a.npy"])
+def test_columns_with_names_of_their_own(tmp_path: Path, name: str) -> None:
+    """``ts`` is called as we call it, and nobody said so."""
+    columns = {
+        "id": [1, 2, 3],
+        "payer": [7, 8, 7],
+        "payee": [8, 9, 8],
+        "amount": [0.5, 2.0, 1.0],
+        "kind": ["new", "new", "gone"],
+        "ts": [5, 6, 7],
+    }
+    path, lines = tmp_path / name, [*zip(*columns.values(), strict=True)]
+    if name in ("a.csv", "a.tsv.gz"):
+        mark = "\t" if "tsv" in name else ","
+        text = "".join(f"{mark.join(map(str, row))}\n" for row in [[*columns], *lines]).encode()
+        path.write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+    elif name == "a.json":
+        path.write_text("".join(f"{json.dumps(dict(zip(columns, row, strict=True)))}\n" for row in lines))
+    elif name in ("a.parquet", "a.arrow"):
+        import pyarrow as pa
+        from pyarrow.feather import write_feather
+        from pyarrow.parquet import write_table
+
+        (write_table if name == "a.parquet" else write_feather)(pa.table(columns), path)
+    elif name == "a.npz":
+        np.savez(path, allow_pickle=False, **{key: np.array(column) for key, column in columns.items()})
+    else:
+        kinds = [(key, np.array(column).dtype) for key, column in columns.items()]
+        np.save(path, np.array(lines, kinds))
+    found = list(read_columns(path, Accepts(columns=THEIR_NAMES), LeftOut()))
+    assert [row[:3] for part in found for row in rows(part)] == [(1, 7, 8), (1, 8, 9), (0, 7, 8)]
+    assert [row[3] for part in found for row in rows(part)][:2] == [0.5, 2.0]
+    assert concatenated(found).timestamps_ms.tolist() == [5, 6, 7]  # type: ignore[union-attr]
+    with pytest.raises(BadInput, match=r"--column src=NAME --column dst=NAME$"):
+        read_updates(path)
+
+
+def test_a_weight_that_nobody_named_may_be_missing(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"a": 1, "b": 2, "weight": 3}\n{"a": 2, "b": 3}\n')
+    found = file_rows(tmp_path / "a.json", Accepts(columns=NamedColumns("a", "b")))
+    assert [row[1:4] for row in found] == [(1, 2, 3.0), (2, 3, 1.0)]
+
+
+def test_names_that_are_not_there(tmp_path: Path) -> None:
+    for name in ("a.csv", "a.el", "a.mtx"):
+        (tmp_path / name).write_text("src,payee\n1,2\n")
+        with pytest.raises(BadInput, match="must name payer, payee, kind and amount"):
+            produce_files([tmp_path / name], spool=tmp_path / "spool", accepts=Accepts(columns=THEIR_NAMES))
+    np.savez(tmp_path / "a.npz", payer=[1], payee=[2])
+    with pytest.raises(BadInput, match=r"must be payer, payee, kind, amount; they are \['payer', 'payee'\]"):
+        produce_files([tmp_path / "a.npz"], spool=tmp_path / "spool", accepts=Accepts(columns=THEIR_NAMES))
+    assert not (tmp_path / "spool").exists()
+
+
+def test_an_operation_that_is_not_named_is_refused(tmp_path: Path) -> None:
+    import pyarrow as pa
+    from pyarrow.parquet import write_table
+
+    table = pa.table({"payer": [1, 2], "payee": [2, 3], "kind": ["new", "delete"], "amount": [1, 1]})
+    write_table(table, tmp_path / "a.parquet")
+    left_out = LeftOut()
+    assert sum(map(len, read_columns(tmp_path / "a.parquet", Accepts(columns=THEIR_NAMES), left_out))) == 1
+    assert "row 1: op is 'delete (not in op_values)'" in left_out.places["bad-op"][0]
+    np.savez(tmp_path / "a.npz", payer=[1, 2], payee=[2, 3], kind=["new", "delete"], amount=[1, 1])
+    with pytest.raises(BadInput, match=r"op is 'delete'; .*op_values has"):
+        list(read_columns(tmp_path / "a.npz", Accepts(columns=THEIR_NAMES), left_out))
+
+
+@pytest.mark.parametrize("form", ["parquet", "npz"])
+def test_the_only_row_may_be_bad(tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also that of the last batch, when the others are written."""
+    import pyarrow as pa
+    from pyarrow.parquet import write_table
+
+    for reader in ("tables", "arrays"):
+        monkeypatch.setattr(f"graphtide.daemon.tools.{reader}.BATCH_ROWS", 2)
+    columns = {"src": [1, 2, 3], "dst": [2, 3, 4], "weight": [1.0, 1.0, float("nan")]}
+    if form == "parquet":
+        write_table(pa.table(columns), tmp_path / "a.parquet")
+    else:
+        np.savez(tmp_path / "a.npz", allow_pickle=False, **{name: np.array(one) for name, one in columns.items()})
+    left_out = LeftOut()
+    assert sum(map(len, read_columns(tmp_path / f"a.{form}", Accepts(), left_out))) == 2
+    assert left_out.places["bad-weight"][0].startswith(f"{tmp_path}/a.{form}: row 2: weight is nan")
+
+
+@pytest.mark.parametrize("form", ["coo", "csr", "csc"])
+def test_a_sparse_matrix(tmp_path: Path, form: str) -> None:
+    from scipy import sparse
+
+    matrix = sparse.coo_array(([0.5, 2.0, 4.0], ([0, 3, 1], [2, 1, 1])), shape=(4, 5))
+    sparse.save_npz(tmp_path / "a.npz", matrix.asformat(form))
+    assert sorted(row[1:4] for row in file_rows(tmp_path / "a.npz")) == [(0, 2, 0.5), (1, 1, 4.0), (3, 1, 2.0)]
+    sparse.save_npz(tmp_path / "a.npz", sparse.coo_matrix(matrix))
+    assert len(file_rows(tmp_path / "a.npz")) == 3
+    sparse.save_npz(tmp_path / "a.npz", sparse.dia_array(matrix))
+    with pytest.raises(BadInput, match=r"a sparse matrix in the form 'dia'; .* \.tocoo\(\)"):
+        file_rows(tmp_path / "a.npz")
+
+
+def test_arrays_of_numpy(tmp_path: Path) -> None:
+    path = tmp_path / "a.npy"
+    np.save(path, np.array([[1, 2], [3, 4], [5, 6]], np.uint32))
+    assert [row[1:4] for row in file_rows(path)] == [(1, 2, None), (3, 4, None), (5, 6, None)]
+    path = tmp_path / "a.npz"
+    seconds = np.array(["2024-01-31T12:00:00", "NaT"], "M8[s]")
+    np.savez(path, src=[1, 2], dst=np.int8([3, 4]), op=[True, False], weight=[7, 8], ts=seconds)
+    (found,) = read_columns(path, Accepts(), LeftOut())
+    assert [row[:3] for row in rows(found)] == [(1, 1, 3), (0, 2, 4)]
+    assert found.timestamps_ms is not None and found.timestamps_ms.tolist() == [1_706_702_400_000, NO_TIME]
+    np.savez(path, src=["ann", "bob"], dst=["bob", "cid"])
+    assert [row[1:3] for row in file_rows(path, Accepts("string"))] == [("ann", "bob"), ("bob", "cid")]
+
+
+NO_EDGES_OF_NUMPY = {
+    "texts": (
+        {"src": ["a"], "dst": ["b"]},
+        "src is a column of 'string'; it must be integers; texts are ids where",
+    ),
+    "gaps": ({"src": [1.0], "dst": [2]}, r"src is a column of 'float64'; .*\.astype\('int64'\) the columns$"),
+    "objects": ({"src": np.array(["a", 1], object), "dst": [1, 2]}, r"is no file of NumPy .*\.astype\(str\)$"),
+    "names": ({"row": [1], "col": [2]}, r"they are \['row', 'col'\]\. Where they have other names"),
+    "no heads": ({"src": [1]}, "dst is missing"),
+    "lengths": ({"src": [1, 2], "dst": [1]}, "dst has 1 entries and src has 2"),
+    "pairs": ({"src": [[1, 2]], "dst": [1]}, r"src has the shape \(1, 2\); a column has one dimension"),
+    "too large": ({"src": np.uint64([1 << 63]), "dst": [1]}, "src holds 9223372036854775808"),
+    "an operation": ({"src": [1], "dst": [1], "op": ["new"]}, "op is 'new'; allowed are insert"),
+    "a weight": ({"src": [1], "dst": [1], "weight": ["x"]}, "weight is a column of 'string'; it must be numbers"),
+}
+
+
+@pytest.mark.parametrize("name", NO_EDGES_OF_NUMPY)
+def test_arrays_that_are_no_edges_are_told_with_what_helps(tmp_path: Path, name: str) -> None:
+    arrays, what = NO_EDGES_OF_NUMPY[name]
+    np.savez(tmp_path / "a.npz", **arrays)  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match=what):
+        file_rows(tmp_path / "a.npz")
+
+
+def test_files_of_numpy_that_are_none(tmp_path: Path) -> None:
+    path = tmp_path / "a.npy"
+    np.save(path, np.zeros((3, 4)))
+    with pytest.raises(BadInput, match=r"shape \(3, 4\); it must have the shape \(n, 2\), .* np\.savez\("):
+        file_rows(path)
+    for content in (b"", b"\x93NUMPY\x01\0", b"PK\x03\x04" + bytes(20), b"1 2\n"):
+        for name in ("a.npy", "a.npz"):
+            (tmp_path / name).write_bytes(content)
+            with pytest.raises(BadInput, match="is no file of NumPy that can be read"):
+                file_rows(tmp_path / name)
 
 
 @pytest.mark.parametrize(
@@ -483,12 +656,19 @@ def test_times_that_may_be_seconds_are_doubted(
     ("name", "text", "end"),
     [
         ("a.txt", "1,2\n", module._COMMAS),
+        ("a.txt", "from,to\n1,2\n", module._NO_HEADER),
+        ("a.tsv", "id\tfrom\tto\tat\tnote\tx\n1\t2\t3\t4\t5\t6\n", module._NO_HEADER),
+        ("a.tsv", "from\tto\n1\t2\n", module._NO_HEADER),
         ("a.dot", "digraph { 1 -> 2; }\n", module._BY_NAME),
         ("a.json", '[{"src": 1, "dst": 2}]\n', module._DOCUMENTS),
         ("a.json", '{\n "src": 1, "dst": 2\n}\n', module._DOCUMENTS),
-        ("a.json", '{"from": 1, "to": 2}\n', module._OTHER_NAMES),
+        ("a.json", '{"from": 1, "to": 2}\n', module.OTHER_NAMES),
         ("a.json", '{"src": "alice", "dst": "bob"}\n', module.TEXT_IDS),
         ("a.csv", "src,dst\n1,bob\n", module.TEXT_IDS),
+        ("a.csv", "src,dst\n5b0e84-e29b,2\n", module.TEXT_IDS),
+        ("a.el", "1 2\n1 5b0e84\n", module.TEXT_IDS),
+        ("a.csv", "src,dst\n1e5,2\n", "ids are 64-bit integers"),
+        ("a.csv", "src,dst,op\n1,2,add\n", module._OTHER_OPS),
         ("a.csv", "src,dst\n1.0,2.0\n", module._GAPS),
         ("a.json", '{"src": 1, "dst": -2.0}\n', module._GAPS),
         ("a.csv", "src,dst,ts\n1,2,2024-01-31\n", module._DATES),
@@ -809,6 +989,11 @@ NO_TEXTS = {
     "parquet.txt": (b"PAR1\x15\x04" + bytes(20), "Parquet; .* ends in .parquet"),
     "arrow.csv": (b"ARROW1\0\0" + bytes(20), "an Arrow file; .* ends in .arrow"),
     "a.xlsx": (b"PK\x03\x04" + bytes(20), "a zip archive"),
+    "a.npy.txt": (b"\x93NUMPY\x01\0" + bytes(20), "an array of NumPy; .* ends in .npy"),
+    "a.tar": (b"a.txt".ljust(257, b"\0") + b"ustar  \0", "a tar archive; unpack it"),
+    "a.pkl": (b"\x80\x05\x95\n1 2\n", "a pickle of Python; save its edges"),
+    "a.graphml": (b"<?xml version='1.0'?>\n<graphml/>\n", "XML"),
+    "a.net": (b"*Vertices 3\n*Arcs\n1 2 1\n", "of Pajek"),
     "utf16.csv": ("src,dst\n".encode("utf-16"), "UTF-16: iconv"),
     "utf16.txt": ("1 2\n".encode("utf-16"), "UTF-16: iconv"),
 }
@@ -841,9 +1026,10 @@ def test_a_wrong_time_is_told_in_the_unit_of_its_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("named", ["-", "/dev/stdin"])
-def test_edges_from_a_pipe(tmp_path: Path, named: str) -> None:
+@pytest.mark.parametrize("text", [b"# c\n1 2\n3 4 0.5\n", b"src,dst\n1,2\n3,4\n"])
+def test_edges_from_a_pipe(tmp_path: Path, named: str, text: bytes) -> None:
     command = [sys.executable, "-m", "graphtide", "produce", "--spool", str(tmp_path), "--json", named]
-    done = subprocess.run(command, input=b"# c\n1 2\n3 4 0.5\n", capture_output=True, timeout=120)
+    done = subprocess.run(command, input=text, capture_output=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["updates"] == 2
 

@@ -132,7 +132,9 @@ def test_every_command_works_with_the_settings_beside_it(kafka: DevKafka, tmp_pa
                 file.write("src,dst,weight\n1,2,0.5\n2,3,1\n")
             shell.run("graphtide produce --kafka ")
             shell.run("graphtide produce --config ")
-            shell.run("graphtide produce --spool ")
+            shell.run("graphtide produce --spool ./spool edges")
+            (tmp_path / "payments.csv").write_text("id,payer,payee,amount\n7,3,4,2.5\n")
+            shell.run("graphtide produce --spool ./spool --column")
 
             def has_read() -> bool:
                 assert daemon.poll() is None, (tmp_path / "daemon.err").read_text()
@@ -154,10 +156,11 @@ def test_every_command_works_with_the_settings_beside_it(kafka: DevKafka, tmp_pa
         "source": {"path": tmp_path / "spool"},
     }
     with Daemon(tmp_path / "second", second) as reader:
-        (spooled,) = (tmp_path / "spool").glob("*.msgpack")
+        spooled = {file.name: file.stat().st_size for file in (tmp_path / "spool").glob("*.msgpack")}
         with reader.start().client() as client:
-            client.wait({spooled.name: spooled.stat().st_size}, timeout_ms=60_000)
-            assert client.path("hops", target=3).vertices.tolist() == [1, 2, 3]
+            client.wait(spooled, timeout_ms=60_000)
+            assert client.path("hops", target=4).vertices.tolist() == [1, 2, 3, 4]
+            assert client.neighbors(3).weights.tolist() == [2.5]
 
 
 def test_every_command_and_target_exists() -> None:

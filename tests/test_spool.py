@@ -1138,6 +1138,10 @@ def test_a_spool_that_is_no_folder_is_named(tmp_path: Path) -> None:
     for path in (tmp_path / "file", tmp_path / "file" / "spool", tmp_path / ("x" * 300), Path("/proc/spool")):
         with pytest.raises(SourceError, match=f"source.path = {str(path)!r} cannot be used: "):
             SpoolSource(path).open(None, b"")
+    with pytest.raises(
+        SourceError, match="it is a file, and must be a folder; graphtide produce puts files into one"
+    ):
+        SpoolSource(tmp_path / "file").open(None, b"")
 
 
 @pytest.mark.parametrize(("number", "is_named"), [(errno.EROFS, True), (errno.ENOSPC, False)])

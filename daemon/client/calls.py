@@ -160,6 +160,7 @@ class ClientMethodOfTwoForms(_Method, Generic[P, T, Q, U]):
             call: Call[Any] = form(client, *args, **kwargs)
             return call
 
+        self._forms = one, several
         super().__init__(
             describe,
             signature.replace(
@@ -167,6 +168,11 @@ class ClientMethodOfTwoForms(_Method, Generic[P, T, Q, U]):
                 return_annotation=f"{signature.return_annotation} | {other.return_annotation}",
             ),
         )
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        super().__set_name__(owner, name)
+        for form in self._forms:  # what Python says of arguments that are missing names the function
+            form.__qualname__ = f"{owner.__qualname__}.{name}"
 
     @overload
     def __get__(self, client: None, owner: type) -> Callable[..., Any]: ...

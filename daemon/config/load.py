@@ -264,6 +264,11 @@ def _defaults() -> dict[str, Any]:
     return {name: known.get_default(call_default_factory=True) for name, known in Config.model_fields.items()}
 
 
+def plainly(message: str) -> str:
+    """What Pydantic says of a value, as a sentence about the option or key that it stands behind."""
+    return re.sub(r"^(Value error, )|^\w+ should ", lambda found: "" if found[1] else "must ", message)
+
+
 def _translate(layers: _Layers, section: str, details: ErrorDetails) -> None:
     path: KeyPath = (section, *details["loc"])
     if details["type"] == "extra_forbidden":
@@ -276,9 +281,7 @@ def _translate(layers: _Layers, section: str, details: ErrorDetails) -> None:
     given = path
     while len(path) > 2 and _value_at(layers.tables, path) is None:
         path = path[:-1]
-    message = _PLAINLY.get(details["type"]) or re.sub(
-        r"^(Value error, )|^\w+ should ", lambda found: "" if found[1] else "must ", details["msg"]
-    )
+    message = _PLAINLY.get(details["type"]) or plainly(details["msg"])
     if details["type"] in ("too_short", "too_long"):
         of = "characters" if isinstance(details["input"], str) else "entries"
         message = re.sub("items? after validation", of, message)

@@ -5,9 +5,10 @@ What is wrong with their form makes them bad as a whole: ``Bad`` is raised. Rows
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, Literal, NamedTuple, Self, cast
 
 import msgpack
 import numpy as np
@@ -22,6 +23,9 @@ from .decode_columns import Bad, Reason, Rules
 from .sift import Sifted, sift
 
 OBJECT_FIELDS_MAX = 1024
+_REGISTRY_HEADER_BYTES = 5
+_MAPS = (*range(0x80, 0x90), 0xDE, 0xDF)
+"""How maps of MessagePack begin."""
 
 Edge = dict[str, Any]
 """An edge object by our own names, or an operation on a vertex."""
@@ -132,7 +136,7 @@ def load_json(value: bytes) -> dict[str, Any]:
     try:
         document = orjson.loads(value)
     except orjson.JSONDecodeError as error:
-        raise Bad(Reason.MALFORMED, f"not JSON: {error}") from None
+        raise Bad(Reason.MALFORMED, f"not JSON: {error}{_what_else(value, 'JSON')}") from None
     if not isinstance(document, dict):
         raise Bad(Reason.MALFORMED, f"must be a JSON object, not {columns.shown(document)}")
     return document
@@ -248,6 +252,23 @@ def _heads(given: Any, ops: Ops, rules: Rules) -> IdColumn:
     return cast(IntColumn, given)
 
 
+def _what_else(value: bytes, taken_for: Literal["JSON", "MessagePack"]) -> str:
+    """What a value may be that is not of its encoding, to be said behind that: producers of other records often do
+    not name what they write."""
+    other, begin = "", value[:64].lstrip()
+    if begin.startswith((b"{", b"[")):
+        other = "JSON"
+    elif begin.startswith(b"\0") and len(value) > _REGISTRY_HEADER_BYTES:
+        other = "a record of a schema registry"
+    elif value[:1] and value[0] in _MAPS:
+        other = "MessagePack"
+    elif taken_for == "MessagePack" and re.fullmatch(rb"[\t\r\n -~]+", begin):
+        other = "text"
+    if other in ("", taken_for):
+        return ""
+    return f"; it may be {other}: source.encoding, or the header content-type, says what records are"
+
+
 def _unpack(value: bytes) -> dict[str, Any]:
     # Every entry takes a byte at least, so a header that claims more than the record holds is refused unread.
     size = len(value)
@@ -263,7 +284,7 @@ def _unpack(value: bytes) -> dict[str, Any]:
         )
     except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as error:
         text = str(error) or type(error).__name__
-        raise Bad(Reason.MALFORMED, f"not MessagePack: {text[:200]}") from None
+        raise Bad(Reason.MALFORMED, f"not MessagePack: {text[:200]}{_what_else(value, 'MessagePack')}") from None
     if not isinstance(document, dict):
         raise Bad(Reason.MALFORMED, f"must be a MessagePack map, not {columns.shown(document)}")
     return document

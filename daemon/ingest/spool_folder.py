@@ -50,7 +50,8 @@ class Folder:
         except OSError as error:
             if error.errno not in _NO_FOLDER:
                 raise
-            raise SourceError(f"source.path = {str(self.path)!r} cannot be used: {why(error)}") from error
+            advice = "; graphtide produce puts files into one" if os.path.isfile(self.path) else ""
+            raise SourceError(f"source.path = {str(self.path)!r} cannot be used: {why(error)}{advice}") from error
         status = os.stat(self.path)
         self._inode = (status.st_dev, status.st_ino)
         self._list()

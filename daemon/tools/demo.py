@@ -38,7 +38,7 @@ from ..errors import ConfigError, GraphtideError, NotWritten, Unavailable
 from ..os_errors import SOCKET_PATH_BYTES, why
 from ..records.columns import UpdateColumns
 from ..records.spool_format import SpoolWriter
-from .files import TEXT_IDS, BadInput, read_updates
+from .files import OTHER_NAMES, TEXT_IDS, BadInput, read_updates
 from .generate import Churn, Updates
 from .windows import windowed
 
@@ -50,6 +50,7 @@ SCALE, POOL, GENERATED = 14, 120_000, 300_000
 ASK_AT_ONCE = 10_000
 TOLERANCE = 1e-3
 INTEGERS_ONLY = "; the demo takes ids that are integers (a daemon takes texts where graph.vertex_ids is string)"
+OUR_NAMES = "The demo takes no other names (graphtide produce does)"
 
 # What the daemon's log says while it has no kernels: that it begins, and how far it is.
 _COMPILES = re.compile("compiling kernels for .*")
@@ -142,7 +143,8 @@ def make_stream(data: Path | None, updates: int | None, window: float | None) ->
     try:
         columns = read_updates(data)
     except BadInput as bad:
-        raise BadInput(bad.message.replace(TEXT_IDS, INTEGERS_ONLY), bad.detail) from None
+        message = bad.message.replace(TEXT_IDS, INTEGERS_ONLY).replace(OTHER_NAMES, OUR_NAMES)
+        raise BadInput(message, bad.detail) from None
     if window:
         columns = windowed(columns, window)
         name = f"{data.name}, an edge living {terminal.duration(window)}"

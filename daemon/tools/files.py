@@ -1,10 +1,11 @@
 """Files of updates, read as the daemon reads records: what it would refuse is left out and counted.
 
-By name, with an optional ``.gz``, ``.xz``, ``.zst`` or ``.bz2``: ``.csv`` (with a header line), ``.json`` or
-``.jsonl`` (JSON lines), ``.tsv`` with five fields (events: ``op src dst weight ts``, ``-`` for no weight and no
-ts, ts in seconds) or with a header line that names src and dst (as ``.csv``, with tabs); ``.parquet``,
-``.arrow`` and ``.feather`` as they are (the columns of CSV; they need PyArrow); anything else is an edge list
-(``src dst [weight [ts]]``), or a graph in the form of MatrixMarket, of which ``symmetric`` means both halves.
+By name ``.parquet``, ``.arrow`` and ``.feather`` (the columns of CSV; they need PyArrow), ``.npz`` and ``.npy``
+(``arrays``). All else is text, perhaps packed (``.gz``, ``.xz``, ``.zst``, ``.bz2``): CSV where the first line
+names the columns, with commas, tabs, semicolons, bars or blanks between; JSON lines, by name or where the first is
+an object; ``.tsv`` with five fields (events: ``op src dst weight ts``, ``-`` for no weight and no ts, ts in
+seconds); else an edge list (``src dst [weight [ts]]``), or a graph in the form of MatrixMarket, of which
+``symmetric`` means both halves.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import bz2
 import codecs
 import contextlib
 import gzip
+import itertools
 import lzma
 import os
 import re
@@ -34,14 +36,14 @@ from ...partition.weights import WeightDomain
 from ..errors import GraphtideError
 from ..ingest import matrix_market
 from ..ingest.decode import Decoder
-from ..ingest.decode_arrow import decode_batch, is_readable
 from ..ingest.decode_columns import Bad, BadRows, Reason, Rules, finish, select
 from ..ingest.decode_text import csv_layout
+from ..ingest.named_columns import NamedColumns
 from ..records.columns import UpdateColumns
 from ..records.encodings import IN_PREAMBLE, ROW
 from ..records.event_time import NO_TIME
 from ..records.stream import BadRecord, Partition, RawRecord, UpdateBlock
-from . import tables
+from . import arrays, tables
 
 PLACES_KEPT = 3
 COMPILED_FROM = 512 << 10
@@ -50,8 +52,9 @@ COMPILED_FROM = 512 << 10
 STANDARD_INPUT = Path("-")
 """Stands for an edge list on the standard input, from where it stands; to ``Path`` ``./-`` is the same."""
 _BLOCK_BYTES = 8 << 20
-_Form = Literal["csv", "csv-tabs", "json", "el", "events"]
-_FORMS: Mapping[str, _Form] = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
+_TABLES = (*tables.SUFFIXES, *arrays.SUFFIXES)
+_JSON = (".json", ".jsonl", ".ndjson")
+_DELIMITERS = (",", "\t", ";", "|", " ")
 _OPENERS: Mapping[str, Any] = {
     ".gz": gzip.open,
     ".xz": lzma.open,
@@ -60,22 +63,27 @@ _OPENERS: Mapping[str, Any] = {
 }
 
 _EVENT_COLUMNS = ("op", "src", "dst", "weight", "ts")
-_OTHER_NAMES = "Name them so there; or put the file into a spool as it is, and its own names into [source.columns]"
-_NO_HEADER = "; if it is a header line, it must begin with #, or (in a .tsv or .csv) name src and dst"
-_COMMAS = "; lines with commas are read in a .csv, whose first line names src and dst"
+OTHER_NAMES = "Where they have other names, give these: --column src=NAME --column dst=NAME"
+"""What may help where columns have other names. Who has no such options says something else instead of this and
+of the next."""
+TEXT_IDS = "; texts are ids where --vertex-ids, or graph.vertex_ids, is string"
+_NO_HEADER = f"; if it is a header line, it must begin with #, or name src and dst. {OTHER_NAMES}"
+_PUT_BEFORE = "(echo src,dst; cat FILE) | graphtide ... -"
+_COMMAS = f"; lines with commas are read where the first line names their columns: {_PUT_BEFORE}"
 _BY_NAME = "; by its name the file is an edge list: .csv, .tsv, .json, .parquet and .arrow are read otherwise"
 _DOCUMENTS = "; each line is an object of its own (`jq -c` writes such, `jq -c '.[]'` of a list)"
-TEXT_IDS = "; texts are ids where --vertex-ids, or graph.vertex_ids, is string"
-"""What may help where ids are texts; who has no such option says something else instead."""
 _GAPS = "; of integers with gaps pandas makes floats: leave those rows out, then .astype('int64') the columns"
 _DATES = "; columns of dates are read from .parquet and .arrow"
-_HOLDS_A_WORD = re.compile(r"(src|dst) holds '[^\d\s.+'-]")
+_OTHER_OPS = '; what stands for which: --column op=op --column \'op_values={insert=["add"], delete=["remove"]}\''
+_HOLDS_A_WORD = re.compile(r"(src|dst) holds '(?![\d.eE+-]+')[^']*[^\W\d_]")
 _HOLDS_A_FLOAT = re.compile(r"(src|dst) holds '?-?\d+\.0'?;")
+_HEADER_LIKE = re.compile(rb"[A-Za-z_][^,;|\t{]*[,;|\t]")
 _IS_A_DATE = re.compile(r"ts is '\d{4}-\d\d-\d\d")
-_COLUMN_OF_TEXTS = re.compile(r"(src|dst) is a column of '(large_)?(string|utf8)")
+_COLUMN_OF_TEXTS = re.compile(r"(src|dst) is a column of '(large_)?(string|utf8|dictionary)")
 _COLUMN_OF_FLOATS = re.compile(r"(src|dst) is a column of '(double|float)")
 _NO_WEIGHT = re.compile(rb"^((?:[^\t\n]*\t){3})-(?=\t)", re.MULTILINE)
 _NO_TS = re.compile(rb"(?<=\t)-(?=\r?$)", re.MULTILINE)
+_SAVE = "save its edges as .csv or .parquet, with the columns src and dst"
 _UNPACK = "unpack it first, or give it a name that ends in"
 _NO_TEXT: Mapping[bytes, str] = {
     rb"\x1f\x8b": f"it is compressed by gzip; {_UNPACK} .gz",
@@ -85,6 +93,11 @@ _NO_TEXT: Mapping[bytes, str] = {
     rb"PAR1[\0-\x08\x0e-\x1f\x80-\xff]": "it is Parquet; give it a name that ends in .parquet",
     rb"ARROW1\0\0": "it is an Arrow file; give it a name that ends in .arrow",
     rb"PK\x03\x04": "it is a zip archive (as .xlsx and .npz are); unpack it, or save its edges as .csv",
+    rb"\x93NUMPY": "it is an array of NumPy; give it a name that ends in .npy",
+    rb"(?s).{257}ustar": "it is a tar archive; unpack it",
+    rb"\x80[\x02-\x05]": f"it is a pickle of Python; {_SAVE}",
+    rb"(?i)(\xef\xbb\xbf)?<(\?xml|graphml|gexf)": f"it is XML (as GraphML and GEXF are); {_SAVE}",
+    rb"(?i)\*(vertices|network)": f"it is of Pajek; {_SAVE}",
     rb"\xff\xfe|\xfe\xff": "it is UTF-16: iconv -f UTF-16 -t UTF-8",
 }
 """By how a file begins: what it is instead of text, and what helps."""
@@ -100,13 +113,24 @@ class BadInput(GraphtideError):
 
 
 @dataclass(frozen=True, slots=True)
+class _Form:
+    """What a file of text is. ``delimiter``: of CSV; ``events``: CSV without a header line, times in seconds."""
+
+    encoding: Literal["csv", "json", "el"]
+    delimiter: str = ","
+    events: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Accepts:
-    """What the graph takes, as far as it is known: by default whatever some graph takes."""
+    """What the graph takes, as far as it is known: by default whatever some graph takes. ``columns``: what the
+    files call theirs; None: as we do."""
 
     vertex_ids: Literal["int", "string"] = "int"
     weights: WeightDomain = "any"
     self_loops: Literal["keep", "drop"] = "keep"
     directed: bool = True
+    columns: NamedColumns | None = None
 
 
 @dataclass(slots=True)
@@ -158,34 +182,37 @@ def read_columns(
         BadInput: the file cannot be decompressed, its header line names no columns, or it is no graph.
         OSError: it cannot be read.
     """
-    if path.suffix in tables.SUFFIXES:
+    if path.suffix in _TABLES:
         yield from _table(path, accepts, left_out, advance)
         return
-    form = _form_of(path)
-    events, encoding = form == "events", "el" if form == "el" else "json" if form == "json" else "csv"
+    blocks = _blocks(path, advance)
+    _, beginning = next(blocks, (0, b""))
+    if not beginning:
+        return
+    names = tables.with_ours(accepts.columns, _names_in(beginning))
+    form = _form_of(path, beginning, names)
     decoder = Decoder(
         vertex_ids=accepts.vertex_ids,
         weights=accepts.weights,
         self_loops=accepts.self_loops,
-        csv_columns=_EVENT_COLUMNS if events else None,
-        csv_delimiter="," if form == "csv" else "\t",
+        csv_columns=_EVENT_COLUMNS if form.events else None,
+        csv_delimiter=form.delimiter,
         compiled_from=COMPILED_FROM,
+        columns=names,
         directed=False,  # the other half of a symmetric matrix is added here
     )
     lines, inside = 0, False
     matrix: _Matrix | None = None
-    for offset, block in _blocks(path, advance):
-        if offset == 0:
-            _check_beginning(path, form, block)
-            if form == "el" and matrix_market.begins(block):
-                matrix = _Matrix(accepts.directed and matrix_market.is_symmetric(block))
-        value = _event_lines(block, accepts.vertex_ids) if events else block
+    if form.encoding == "el" and matrix_market.begins(beginning):
+        matrix = _Matrix(accepts.directed and matrix_market.is_symmetric(beginning))
+    for offset, block in itertools.chain([(0, beginning)], blocks):
+        value = _event_lines(block, accepts.vertex_ids) if form.events else block
         stop = offset + len(value)
         headers = ((IN_PREAMBLE, b""),) if inside else ()
         if matrix is not None and (inside or offset == 0):
             inside = matrix_market.next_is_inside(value, first=offset == 0, inside=inside)
             matrix.promised = None if inside else matrix_market.edges_promised(value)
-        record = RawRecord(Partition(str(path)), offset, stop, value, encoding, NO_TIME, headers=headers)
+        record = RawRecord(Partition(str(path)), offset, stop, value, form.encoding, NO_TIME, headers=headers)
         decoded = decoder.decode(record)
         for bad in decoded.bad:
             advised = bad.reason in left_out.places
@@ -195,7 +222,7 @@ def read_columns(
         updates = decoded.block
         if matrix is not None:
             matrix.found += len(decoded.bad) + decoded.self_loops_dropped + len(updates or ())
-        if updates is not None and events:
+        if updates is not None and form.events:
             updates = _in_milliseconds(updates, path, left_out)
         elif updates is not None:
             left_out.look_at_times(path, updates.timestamps_ms)
@@ -216,14 +243,14 @@ def require_readable(path: Path, accepts: Accepts) -> None:
     """
     if path == STANDARD_INPUT or path.is_fifo():
         return
-    if path.suffix in tables.SUFFIXES:
+    if path.suffix in _TABLES:
         for _ in _table(path, accepts, LeftOut(), lambda share: None):
             return
         return
     with contextlib.closing(_blocks(path)) as blocks:
         _, block = next(blocks, (0, b""))
     if block:
-        _check_beginning(path, _form_of(path), block)
+        _form_of(path, block, accepts.columns)
 
 
 @dataclass(slots=True)
@@ -287,26 +314,30 @@ def _place(path: Path, form: _Form, lines: int, value: bytes, at: int, bad: BadR
     row = dict(bad.headers).get(ROW)
     part = "" if row is None else f", row {row.decode()}"
     line = lines + value.count(b"\n", 0, at) + 1
-    detail = bad.detail.replace("(milliseconds)", "(seconds)") if form == "events" else bad.detail
+    detail = bad.detail.replace("(milliseconds)", "(seconds)") if form.events else bad.detail
     return f"{path}:{line}{part}: {detail}{'' if advised else _advice(form, bad, is_first=line == 1)}"
 
 
 def _advice(form: _Form, bad: BadRecord, *, is_first: bool) -> str:
     """What may help where a line is not what it should be: it is as in other programs' files."""
     reason, line = Reason(bad.reason), bad.value.lstrip()
-    if form == "el" and is_first and bad.detail.startswith("src holds"):
+    if form.encoding == "el" and is_first and bad.detail.startswith("src holds"):
+        return f"{TEXT_IDS}{_NO_HEADER}"
+    if form.encoding == "el" and is_first and _HEADER_LIKE.match(line):
         return _NO_HEADER
     if reason is Reason.BAD_ID and _HOLDS_A_WORD.match(bad.detail):
         return TEXT_IDS
     if reason is Reason.BAD_ID and _HOLDS_A_FLOAT.match(bad.detail):
         return _GAPS
+    if reason is Reason.BAD_OP and "op_values" not in bad.detail:
+        return _OTHER_OPS
     if reason is Reason.BAD_TIMESTAMP and _IS_A_DATE.match(bad.detail):
         return _DATES
-    if form == "el" and reason is Reason.BAD_COLUMN:
+    if form.encoding == "el" and reason is Reason.BAD_COLUMN:
         return _COMMAS if b"," in line else _BY_NAME if is_first else ""
-    if form == "json" and reason is Reason.BAD_COLUMN and " has no " in bad.detail:
-        return f". {_OTHER_NAMES}"
-    if form == "json" and reason is Reason.MALFORMED and (line.startswith(b"[") or line.rstrip() == b"{"):
+    if form.encoding == "json" and reason is Reason.BAD_COLUMN and " has no " in bad.detail:
+        return f". {OTHER_NAMES}"
+    if form.encoding == "json" and reason is Reason.MALFORMED and (line.startswith(b"[") or line.rstrip() == b"{"):
         return _DOCUMENTS
     return ""
 
@@ -319,63 +350,78 @@ def _updates_in(bad: BadRecord) -> int:
     return len(rows["edges"] if "edges" in rows else rows["src"])
 
 
-def _form_of(path: Path) -> _Form:
-    """By name; of a ``.tsv`` by its first line: with five fields it is an event, and a line of an edge list, which
-    has at most four, names no columns."""
-    name = path.with_suffix("") if path.suffix in _OPENERS else path
-    if name.suffix != ".tsv":
-        return _FORMS.get(name.suffix, "el")
-    with contextlib.closing(_blocks(path)) as blocks:
-        _, block = next(blocks, (0, b""))
-    first = block.partition(b"\n")[0].removeprefix(codecs.BOM_UTF8)
-    if first.startswith((b"#", b"%")):
-        return "el"
-    with contextlib.suppress(Bad):
-        csv_layout(first, "\t")
-        return "csv-tabs"
-    return "events" if len(first.split()) == 5 else "el"
+def _form_of(path: Path, block: bytes, names: NamedColumns | None) -> _Form:
+    """By name, and by how the file begins: with ``block``. Where columns have names of their own, these must be
+    named.
 
-
-def _check_names(header: bytes) -> None:
-    """
     Raises:
-        Bad: a header line of CSV does not name the columns as we do.
+        BadInput: no file can begin so.
     """
+    for beginning, what in _NO_TEXT.items():
+        if re.match(beginning, block):
+            raise BadInput(f"{path}: {what}", {"reason": Reason.MALFORMED.value})
+    first = block.partition(b"\n")[0]
+    line = first.removeprefix(codecs.BOM_UTF8).strip()
+    suffix = path.with_suffix("").suffix if path.suffix in _OPENERS else path.suffix
+    if suffix in _JSON or (suffix not in (".csv", ".tsv") and _is_object(line)):
+        return _Form("json")
     try:
-        csv_layout(header, ",")
-    except Bad as bad:
-        raise Bad(bad.reason, f"{bad.detail}. {_advice_on_header(header.decode(errors='replace'))}") from None
-
-
-def _advice_on_header(header: str) -> str:
-    if "\0" in header:
-        return "It may be UTF-16: iconv -f UTF-16 -t UTF-8"
-    if "\r" in header.removesuffix("\r"):
-        return "Lines must end with a line feed: tr '\\r' '\\n'"
-    if "," not in header and any(other in header for other in ";|\t"):
-        return "Commas must stand between columns (in a .tsv tabs)"
-    if not re.search("[A-Za-z]", header):
-        return "Put such a line before the first"
-    return _OTHER_NAMES
-
-
-def _check_beginning(path: Path, form: _Form, block: bytes) -> None:
-    """
-    Raises:
-        BadInput: a file of this form cannot begin so.
-    """
-    try:
-        for beginning, what in _NO_TEXT.items():
-            if re.match(beginning, block):
-                raise BadInput(f"{path}: {what}", {"reason": Reason.MALFORMED.value})
-        if form == "csv":
-            _check_names(block.partition(b"\n")[0])
-        if form == "el" and matrix_market.begins(block):
+        for delimiter in _DELIMITERS:
+            if delimiter.isspace() and line.startswith((b"#", b"%")):
+                continue
+            with contextlib.suppress(Bad):
+                csv_layout(first, delimiter, names)
+                return _Form("csv", delimiter)
+        if suffix == ".csv" or names is not None:
+            _refuse_header(first, names)
+        if suffix == ".tsv" and not line.startswith((b"#", b"%")) and len(line.split()) == len(_EVENT_COLUMNS):
+            return _Form("csv", "\t", events=True)
+        if matrix_market.begins(block):
             why = matrix_market.refusal(block, directed=False)
             if why is not None:
                 raise Bad(Reason.MALFORMED, why)
     except Bad as bad:
         raise BadInput(f"{path}:1: {bad.detail}", {"reason": bad.reason.value}) from None
+    return _Form("el")
+
+
+def _names_in(block: bytes) -> list[str]:
+    """What the first line names: as CSV, or as the keys of an object."""
+    line = block.partition(b"\n")[0].decode("utf-8-sig", errors="replace").strip()
+    if line.startswith("{"):
+        with contextlib.suppress(orjson.JSONDecodeError):
+            return [*orjson.loads(line)]
+    return [name.strip('"') for name in re.split(r"[,\t;| ]", line)]
+
+
+def _is_object(line: bytes) -> bool:
+    if not line.startswith(b"{"):
+        return False
+    with contextlib.suppress(orjson.JSONDecodeError):
+        return isinstance(orjson.loads(line), dict)
+    return False
+
+
+def _refuse_header(header: bytes, names: NamedColumns | None) -> None:
+    """
+    Raises:
+        Bad: a header line of CSV does not name the columns; it says what may help.
+    """
+    try:
+        csv_layout(header, ",", names)
+    except Bad as bad:
+        advice = _advice_on_header(header.decode(errors="replace"), named=names is not None)
+        raise Bad(bad.reason, f"{bad.detail}{advice}") from None
+
+
+def _advice_on_header(header: str, *, named: bool) -> str:
+    if "\0" in header:
+        return ". It may be UTF-16: iconv -f UTF-16 -t UTF-8"
+    if "\r" in header.removesuffix("\r"):
+        return ". Lines must end with a line feed: tr '\\r' '\\n'"
+    if not re.search("[A-Za-z]", header):
+        return f". Put such a line before the first: {_PUT_BEFORE}"
+    return "" if named else f". {OTHER_NAMES}"
 
 
 def _blocks(
@@ -417,41 +463,35 @@ def _open(path: Path) -> BinaryIO:
 def _table(
     path: Path, accepts: Accepts, left_out: LeftOut, advance: Callable[[float], None]
 ) -> Iterator[UpdateColumns]:
-    if not is_readable():
-        raise BadInput(f"{path}: {path.suffix} files need PyArrow: pip install 'graphtide[arrow]'")
-    import pyarrow as pa
-
     drop = accepts.self_loops == "drop"
     rules = Rules(accepts.vertex_ids, accepts.weights, drop, updates_max=tables.BATCH_ROWS, line_bytes_max=0)
+    batches = arrays.batches if path.suffix in arrays.SUFFIXES else tables.batches
     row = 0
     try:
-        for batch, share in tables.batches(path):
-            sifted = decode_batch(batch, rules, NO_TIME)
-            for _, places, error in sifted.refused:
+        for batch in batches(path, accepts.columns, rules):
+            for places, error in batch.refused:
                 for bad_row in error.rows.tolist():
                     place = partial(_row_place, f"{path}: row {row + int(places[bad_row])}", error, bad_row)
                     left_out.refuse(error.reason.value, place)
-            block, dropped = (None, 0) if sifted.block is None else finish(sifted.block, rules)
+            block, dropped = (None, 0) if batch.good is None else finish(batch.good, rules)
             left_out.self_loops += dropped
             if block is not None:
                 left_out.look_at_times(path, block.timestamps_ms)
                 yield _columns(block)
-            row += batch.num_rows
-            advance(share)
+            row += batch.rows
+            advance(batch.share)
     except Bad as bad:
         detail = f"{path}: {bad.detail}{_advice_on_column(bad.detail, accepts)}"
         raise BadInput(detail, {"reason": bad.reason.value}) from None
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        if isinstance(error, OSError) and error.errno is not None:
-            raise
-        # PyArrow has no word of its own for damage: it is an OSError without a number, or a name of no text.
-        form = "Arrow" if path.suffix in tables.ARROW else "Parquet"
-        raise BadInput(f"{path} is no {form} that can be read: {str(error)[:200]}") from None
+    except tables.Unreadable as unreadable:
+        raise BadInput(f"{path} {unreadable}") from None
 
 
 def _advice_on_column(detail: str, accepts: Accepts) -> str:
     if accepts.vertex_ids == "int" and _COLUMN_OF_TEXTS.match(detail):
         return TEXT_IDS
+    if detail.startswith("the columns must be src") and accepts.columns is None:
+        return f". {OTHER_NAMES}"
     return _GAPS if _COLUMN_OF_FLOATS.match(detail) else ""
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json as encoder
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,12 +18,15 @@ import numpy as np
 
 from ...gpma.edges import EdgeBatch, EdgeList, Op, Weights, destinations, pack, sources, transpose
 from ...gpma.index.vertex_index import VertexIndex
+from ...gpma.kernel_cache import MISSING, listening
 from ...gpma.memory import Memory, Trickle
+from ...gpma.runtime import cache_directory
 from ...partition.graph import Graph
 from ..config.settings import Config
 from ..errors import CheckpointError, ConfigError, NotWritten, SourceError, SourceUnavailable
 from ..ingest.decode_columns import Reason, select
 from ..ingest.dense import dense_batch
+from ..ingest.named_columns import NamedColumns
 from ..ingest.sources import make_source
 from ..memory import WithinBudget
 from ..os_errors import why
@@ -31,7 +34,7 @@ from ..records.event_time import NO_TIME, UNLIMITED
 from ..records.stream import Offsets, Source, UpdateBlock, offsets_from_wire, offsets_to_wire
 from ..serve.shared_memory import allocate_within
 from ..state.checkpoint import Checkpoint, CheckpointStore
-from ..terminal import progress
+from ..terminal import errors, progress
 from .files import STANDARD_INPUT, Accepts, BadInput, LeftOut, read_columns
 from .loaded_times import LoadedTimes
 from .produce import REFUSED, report_left_out
@@ -63,8 +66,17 @@ def parse_offsets(text: str, config: Config) -> Offsets:
     return offsets
 
 
-def load_files(config: Config, files: Sequence[Path], offsets: Offsets, *, json: bool = False) -> int:
+def load_files(
+    config: Config,
+    files: Sequence[Path],
+    offsets: Offsets,
+    *,
+    columns: NamedColumns | None = None,
+    json: bool = False,
+) -> int:
     """``graphtide load``: write the first checkpoint and print what is in it. Returns the exit code.
+
+    ``columns``: what the files call theirs; None: as we do.
 
     Raises:
         ConfigError: keys of records stand for edges, which files do not have; or the source cannot be read on from
@@ -80,10 +92,13 @@ def load_files(config: Config, files: Sequence[Path], offsets: Offsets, *, json:
     if config.source.keyed:
         raise ConfigError("source.keyed: files cannot be loaded, since nobody knows the keys of their edges")
     left_out = LeftOut()
+    graph = config.graph
+    accepts = Accepts(graph.vertex_ids, graph.weights, graph.self_loops, graph.directed, columns)
     is_new = not config.checkpoint.path.exists()
-    with closing(CheckpointStore(config.checkpoint.path, keep=config.checkpoint.keep)) as store:
+    stored = CheckpointStore(config.checkpoint.path, keep=config.checkpoint.keep)
+    with saying_what_is_compiled(), closing(stored) as store:
         try:
-            checkpoint, n_edges = _loaded(store, config, files, offsets, left_out)
+            checkpoint, n_edges = _loaded(store, config, files, accepts, offsets, left_out)
         except BaseException:
             if is_new:
                 store.discard()
@@ -92,8 +107,31 @@ def load_files(config: Config, files: Sequence[Path], offsets: Offsets, *, json:
     return REFUSED if left_out.refused else 0
 
 
+@contextmanager
+def saying_what_is_compiled() -> Iterator[None]:
+    """Says once on standard error that kernels are compiled, where they are: all stands still meanwhile."""
+    is_said = False
+
+    def say() -> None:
+        nonlocal is_said
+        if not is_said:
+            is_said = True
+            folder = cache_directory()
+            errors().print(
+                f"compiling kernels for this machine, once, into {folder}", markup=False, soft_wrap=True
+            )
+
+    with listening(MISSING, say):
+        yield
+
+
 def _loaded(
-    store: CheckpointStore, config: Config, files: Sequence[Path], offsets: Offsets, left_out: LeftOut
+    store: CheckpointStore,
+    config: Config,
+    files: Sequence[Path],
+    accepts: Accepts,
+    offsets: Offsets,
+    left_out: LeftOut,
 ) -> tuple[Checkpoint, int]:
     """The checkpoint that was written, and how many edges it holds. Raises: as ``load_files``."""
     if store.names():
@@ -103,7 +141,9 @@ def _loaded(
         identity = {"graph": config.graph.identity(), "source": source.identity()}
         _require_offsets(source, offsets)
     try:
-        checkpoint, edges = _built(config, files, left_out, (store.next_incarnation(), 1), offsets, identity)
+        checkpoint, edges = _built(
+            config, files, accepts, left_out, (store.next_incarnation(), 1), offsets, identity
+        )
     except MemoryError as error:
         raise MemoryError(f"the files cannot be loaded: {error}") from error
     columns = {"graph/keys": [edges.keys]}
@@ -141,6 +181,7 @@ def _require_offsets(source: Source, offsets: Offsets) -> None:
 def _built(
     config: Config,
     files: Sequence[Path],
+    accepts: Accepts,
     left_out: LeftOut,
     epoch: tuple[int, int],
     offsets: Offsets,
@@ -158,9 +199,6 @@ def _built(
     with closing(graph):
         index = VertexIndex.create(config.graph.vertex_ids, allocate_within(memory), config.graph.vertices_max)
         index.crew = graph.crew
-        accepts = Accepts(
-            config.graph.vertex_ids, config.graph.weights, config.graph.self_loops, config.graph.directed
-        )
         blocks = _blocks(files, accepts, left_out, _latest_ms(config))
         times = LoadedTimes(config.window, memory, directed=config.graph.directed) if config.window.is_on else None
         updates, edges = _edges(blocks, index, graph, times, memory)

@@ -223,6 +223,8 @@ def show(method: str, params: Mapping[str, Any], result: Mapping[str, Any], cons
         console.print(_table(columns))
     if rows := list(_rows(answer)):
         console.print(table(("", ""), rows))
+    if method == "compute" and not columns:
+        console.print("no values were asked for: --top 10 or --vertices 1,2,3 shows some")
     if unknown:
         console.print(f"unknown: {', '.join(map(shown_text, unknown))}", style="yellow", markup=False)
     console.print(_stamp(result), style="dim", markup=False)

@@ -135,7 +135,7 @@ def route(head: Head) -> Asked | File:
     if head.verb == "POST":
         # A form on any page can make a browser post, but not this type, unless it asks first and is allowed to.
         if head.headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
-            raise Refused(415, RequestError(f"the body must be {JSON}"), [("Accept", JSON)])
+            raise Refused(415, RequestError(f"the header Content-Type must be {JSON}"), [("Accept", JSON)])
         if head.headers.get("content-encoding", "identity").strip().lower() != "identity":
             error = RequestError("the body must not be compressed: Content-Encoding is not understood")
             raise Refused(415, error, [("Accept-Encoding", "identity")])

@@ -44,8 +44,9 @@ def find(name: str) -> Handler:
     if handler is None:
         known = name.startswith("admin.")
         what = "is not offered by this server" if known else "is no method of the protocol"
-        near = [] if known else difflib.get_close_matches(name[:64], METHODS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        near = difflib.get_close_matches(name[:64], METHODS, n=1)
+        others = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(sorted(METHODS))}"
+        hint = "" if known else f"; {others}"
         raise NotSupported(f"{name[:64]!r} {what}{hint}", {"methods": sorted(METHODS)})
     return handler
 
