@@ -9,7 +9,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from .atomics import fetch_add
+from .drawing import drawn_by
 from .edges import Int, Keys, Offsets, Vertices, frozen
 from .intrinsics import uncounted_inner
 from .team import ALONE, Crew, at_most, share
@@ -64,10 +64,7 @@ def _copy_listed(
 ) -> None:
     """``cursor``: int64[2], the next piece, and whether there was an entry that is not there."""
     n = min(to.size, from_.size)
-    while True:
-        begin = ENTRIES * fetch_add(cursor, 0, np.int64(1))
-        if begin >= at.size:
-            return
+    for begin in drawn_by(cursor, at.size, ENTRIES):
         for k in range(begin, min(begin + ENTRIES, np.int64(at.size))):
             i = np.uintp(at[np.uintp(k)])
             if i >= n:
@@ -84,10 +81,7 @@ def _copy_words(to: Keys, from_: Keys, crew: Crew) -> None:
 
 @uncounted_inner
 def _copy_pieces(thread: Int, to: Keys, from_: Keys, cursor: Offsets) -> None:
-    while True:
-        begin = PIECE * fetch_add(cursor, 0, np.int64(1))
-        if begin >= from_.size:
-            return
+    for begin in drawn_by(cursor, from_.size, PIECE):
         for i in range(begin, min(begin + PIECE, np.int64(from_.size))):
             to[np.uintp(i)] = from_[np.uintp(i)]
 

@@ -35,6 +35,9 @@ HALF = np.uint64(32)
 LOW = np.uint64(0xFFFF_FFFF)
 HIGH = np.uint64(0xFFFF_FFFF_0000_0000)
 
+# Of weights with a sign, infinities and NaN, the bits of each as a uint32 are at least the first of these.
+INFINITY_BITS, MINUS_ZERO_BITS = np.uint32(0x7F80_0000), np.uint32(0x8000_0000)
+
 
 class Op(IntEnum):
     """What an update does; the values are those of the wire format."""

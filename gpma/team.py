@@ -3,7 +3,7 @@
 A kernel shares work by ``share``::
 
     def sums(thread, values, cursor, out):  # runs on each thread that takes part
-        while (piece := fetch_add(cursor, 0, 1)) < out.size:
+        for piece in drawn(cursor, out.size):
             out[piece] = ...
 
     def kernel(..., crew):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -38,10 +38,11 @@ class Pair:
             return in_turn(here, there)
         try:
             first = here()
+            return first, there() if second.cancel() else second.result()
         except BaseException:
-            second.exception()  # waits
+            if not second.cancelled():
+                wait([second])
             raise
-        return first, there() if second.cancel() else second.result()
 
     def close(self) -> None:
         """Let the second thread end; later work is done by the caller's."""

@@ -67,10 +67,6 @@ class Behind:
         self._closed = False
         self._failure: Exception | None = None
 
-    def __bool__(self) -> bool:
-        """Whether anything waits."""
-        return bool(self.waiting)
-
     @property
     def lag(self) -> Lag:
         with self._changed:

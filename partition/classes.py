@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from ..gpma.edges import Int, Vertices, frozen
 from ..gpma.intrinsics import uncounted, uncounted_inner
+from ..gpma.row_reads import CLASSES as CLASSES
 from ..gpma.vertex_columns import grown, new_column
 from .placement import HOST
 from .policies import Classes, Counts, Floats
@@ -28,7 +29,6 @@ from .policies import Classes, Counts, Floats
 DEVICE = 1
 """The side of the device."""
 
-CLASSES = 64
 NO_LIMIT = 1 << 62
 """More edges than there are."""
 REST = 64

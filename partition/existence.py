@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..gpma.atomics import fetch_add
+from ..gpma.drawing import drawn
 from ..gpma.edges import (
     HALF,
     LOW,
@@ -248,10 +249,7 @@ def _names_dead(keys: Keys, ops: Ops, alive: Flags, n_chunks: int, crew: Crew) -
 def _look_for_dead(thread: Int, keys: Keys, ops: Ops, alive: Flags, cursor: Positions, found: Flags) -> None:
     """Which chunks have such an insert; once there is one, others need not be looked at."""
     n, n_chunks, known = np.int64(keys.size), np.int64(found.size), np.uint64(alive.size)
-    while True:
-        chunk = fetch_add(cursor, 0, np.int64(1))
-        if chunk >= n_chunks:
-            return
+    for chunk in drawn(cursor, n_chunks):
         for i in range(n * chunk // n_chunks, n * (chunk + 1) // n_chunks):
             key = keys[np.uintp(i)]
             src, dst = key >> HALF, key & LOW

@@ -120,6 +120,7 @@ class Graph:
         self._owned = OwnedRows(shape, hosts, on_device, crew) if host_rows == "owned" else None
         self._rows: GraphRows = self._owned or WholeRows(shape, hosts, on_device, crew)
         self._copies: list[EdgeCopy] = []
+        self._untold = False  # a change was written, of which not all have heard that must
         self._process = OwnProcess.id
 
     # -- sides --------------------------------------------------------------------------------------------------
@@ -433,33 +434,47 @@ class Graph:
             lives = self.existence.plan(batch, vertex_ops, before, n_vertices, self._rows.crew)
             if lives is not None:
                 batch = self._without(lives, batch)
-            report = self._rows.apply(batch, before, before_writing, told=bool(self._copies))
-        self.n_vertices = n_vertices
-        if lives is not None:
-            before_writing.end_beside()
-            self.existence.commit(lives)
-        for copy in self._copies:
-            copy.note(report.read())
-        inserted, overwritten, deleted, absent = report.totals
-        if not self.directed:
-            # An edge is two arcs, and a loop is one.
-            loops = self._loops(report, batch)
-            self.self_loops += loops[0] - loops[2]
-            inserted, overwritten, deleted, absent = (
-                (arcs + loop) // 2 for arcs, loop in zip(report.totals, loops, strict=True)
+            report = self._rows.apply(batch, before_writing, told=bool(self._copies))
+        with self._telling():
+            self.n_vertices = n_vertices
+            if lives is not None:
+                before_writing.end_beside()
+                self.existence.commit(lives)
+            for copy in self._copies:
+                copy.note(report.read())
+            inserted, overwritten, deleted, absent = report.totals
+            if not self.directed:
+                # An edge is two arcs, and a loop is one.
+                loops = self._loops(report, batch)
+                self.self_loops += loops[0] - loops[2]
+                inserted, overwritten, deleted, absent = (
+                    (arcs + loop) // 2 for arcs, loop in zip(report.totals, loops, strict=True)
+                )
+            return GraphChange(
+                report,
+                before,
+                self.n_vertices,
+                inserted=inserted,
+                overwritten=overwritten,
+                deleted=deleted,
+                absent=absent,
+                deleted_vertices=none() if lives is None else lives.deleted,
+                revived_vertices=none() if lives is None else lives.revived,
+                absent_vertices=0 if lives is None else lives.absent,
             )
-        return GraphChange(
-            report,
-            before,
-            self.n_vertices,
-            inserted=inserted,
-            overwritten=overwritten,
-            deleted=deleted,
-            absent=absent,
-            deleted_vertices=none() if lives is None else lives.deleted,
-            revived_vertices=none() if lives is None else lives.revived,
-            absent_vertices=0 if lives is None else lives.absent,
-        )
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        """What follows of a change that is written: whatever fails there, it is no change that was not begun."""
+        try:
+            yield
+        except RowsLost:  # which says so by itself
+            raise
+        except BaseException as error:
+            self._untold = True
+            if isinstance(error, MemoryError):
+                raise RuntimeError(UNFINISHED) from error
+            raise
 
     def _loops(self, report: Report, batch: EdgeBatch) -> Counts:
         """How many loops were inserted, overwritten, deleted, absent."""
@@ -488,8 +503,10 @@ class Graph:
             return None
         report, counted = small
         self.n_vertices = n_vertices
-        for copy in self._copies:
-            copy.note(report.read())
+        if self._copies:
+            with self._telling():
+                for copy in self._copies:
+                    copy.note(report.read())
         if self.directed:
             inserted, overwritten, deleted, absent, *_ = counted
         else:
@@ -540,6 +557,7 @@ class Graph:
             raise ValueError(f"dead vertex {int(dead.max())} of {n_vertices}")
         edges = replace(edges, weights=self._kept_weights(edges.weights))
         with self._room_for(n_vertices):
+            loops = 0 if self.directed else scanning.count_loops(edges.keys, self._rows.crew)
             try:
                 self._rows.load(edges, n_vertices)
             except MemoryError:
@@ -547,8 +565,7 @@ class Graph:
                     self.self_loops = 0
                 raise
         self.existence.load(dead)
-        self.n_vertices = n_vertices
-        self.self_loops = 0 if self.directed else scanning.count_loops(edges.keys, self._rows.crew)
+        self.n_vertices, self.self_loops, self._untold = n_vertices, loops, False
 
     def by_heads(self, arcs: EdgeList) -> EdgeList:
         """Arcs in any order, seen from their heads (dst << 32 | src): by head, those of one as they stood."""
@@ -629,6 +646,8 @@ class Graph:
             )
 
     def _is_unfinished(self) -> bool:
+        if self._untold:
+            return True
         for host in self._rows.hosts:  # noqa: SIM110 - at each batch, and ``any`` takes four calls
             if host.unfinished:
                 return True

@@ -150,10 +150,8 @@ class GraphRows(ABC):
         """As ``Graph.columns``."""
 
     @abstractmethod
-    def apply(
-        self, batch: EdgeBatch, n_before: int, before_writing: BeforeWriting, *, told: bool = False
-    ) -> Report:
-        """Apply updates of edges, one direction each, on all sides or on none; there were ``n_before`` vertices.
+    def apply(self, batch: EdgeBatch, before_writing: BeforeWriting, *, told: bool = False) -> Report:
+        """Apply updates of edges, one direction each, on all sides or on none.
 
         ``before_writing``: as for ``Graph.apply``; ``told``: whether the report will be read, whatever happens to
         a device.

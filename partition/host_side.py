@@ -62,7 +62,7 @@ class _NothingWritten(MemoryError):
     """There was not enough, before the first write."""
 
 
-class _Middle:
+class Middle:
     """Where a change writes; it remembers whether one failed there. While one goes on nothing has failed: who
     gives a device its batches looks meanwhile, and does not wait."""
 
@@ -93,7 +93,7 @@ class HostSide(Side[PackedMemoryArray]):
         self.in_ = PackedMemoryArray(weighted=weighted and in_weights, crew=crew) if in_edges else None
         self.memory = Memory()
         self._turnstile = Turnstile()
-        self._middle = _Middle()
+        self.middle = Middle()
         self._change = no_change(weighted)
         self._did = Did.empty()
         self._did_written = Written(DID)
@@ -104,7 +104,7 @@ class HostSide(Side[PackedMemoryArray]):
     def unfinished(self) -> bool:
         """Whether a change failed after it had begun to write, which is a mistake: nobody knows what the rows
         hold. A load makes them whole again."""
-        return self._middle.failed
+        return self.middle.failed
 
     def prepare(self, out: EdgeBatch, in_: EdgeBatch | None) -> HostPlan:
         """Everything of a batch that can fail; the rows are only read. ``in_``: None where no in-rows are kept.
@@ -152,7 +152,7 @@ class HostSide(Side[PackedMemoryArray]):
         """
         with self._turnstile.writing():
             self._require_whole()
-            with self._middle:
+            with self.middle:
                 return self._commit(plan, gate)
 
     def _require_whole(self) -> None:
@@ -241,8 +241,8 @@ class HostSide(Side[PackedMemoryArray]):
                         in_.after_small(distinct, n_more, None)
                 else:
                     moved += self._gone_on(n_more, in_turn)
-            except BaseException as error:  # as ``_middle``, without its calls
-                self._middle.failed |= begun or not isinstance(error, MemoryError)
+            except BaseException as error:  # as ``middle``, without its calls
+                self.middle.failed |= begun or not isinstance(error, MemoryError)
                 raise
         totals = told[3:]
         return Report.of_small(totals, changed, out.weighted, moved), totals
@@ -267,7 +267,7 @@ class HostSide(Side[PackedMemoryArray]):
         rows = out_rows, out_work, in_rows, in_work
         arrived = arrivals_of(batch, weighted=out.weighted)
         changed = np.empty(CHANGED_WORDS + (n_updates << out.weighted), np.int64)
-        with self._turnstile.writing(), self._middle:
+        with self._turnstile.writing(), self.middle:
             did = self._did
             did.counts[0, MOVED] = 0
             try:
@@ -306,12 +306,12 @@ class HostSide(Side[PackedMemoryArray]):
     def commit_load(self, out: LoadPlan, in_: LoadPlan | None) -> None:
         """Write what the arrays' ``prepare_load`` planned; cannot fail."""
         out_rows, in_rows = self.out, self.in_
-        with self._middle:
+        with self.middle:
             if in_rows is None or in_ is None:
                 out_rows.commit_load(out)
             else:
                 self._pair.run(lambda: out_rows.commit_load(out), lambda: in_rows.commit_load(in_))
-        self._middle.failed = False
+        self.middle.failed = False
 
     def load(self, out: EdgeList, in_: EdgeList | None) -> None:
         """``load_rows``, both orientations prepared before either is written."""

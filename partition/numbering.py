@@ -33,10 +33,8 @@ SCATTERED_MIN = 1 / 16
 LEFT_MAX = 0.7
 """Another numbering pays where at most this share of the misses is left."""
 
-_APPRAISAL_BYTES, _RENUMBERING_BYTES = 24, 56
-# Besides, either takes so much for each vertex.
-_VERTEX_BYTES = 48
-"""What either takes for an arc while it goes on, at most."""
+# What either takes for an arc while it goes on, at most; and besides, for each vertex.
+_APPRAISAL_BYTES, _RENUMBERING_BYTES, _VERTEX_BYTES = 24, 56, 48
 
 ByHeads = Callable[[EdgeList], EdgeList]
 """Arcs in any order, seen from their heads: by head, and arcs with one head in the order that they had."""

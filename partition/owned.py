@@ -102,9 +102,7 @@ class OwnedRows(GraphRows):
         except MemoryError:  # ``apply`` says whose, so that something can be done about it
             return EdgeBatch.empty(n, weighted=weighted)
 
-    def apply(
-        self, batch: EdgeBatch, n_before: int, before_writing: BeforeWriting, *, told: bool = False
-    ) -> Report:
+    def apply(self, batch: EdgeBatch, before_writing: BeforeWriting, *, told: bool = False) -> Report:
         before_writing()
         self._require()
         plan = self._asked(lambda split: split.prepare(batch))
@@ -274,8 +272,9 @@ class OwnedRows(GraphRows):
         self._require()
         try:
             return work(self._split)
-        except Exception as error:
+        except BaseException as error:  # an interrupt in its middle no less
             self._fail(error)
+            self.host.middle.failed |= not self.rows_lost
             raise
 
     def _tell(self, work: Callable[[DeviceSide], None]) -> None:
@@ -288,12 +287,15 @@ class OwnedRows(GraphRows):
             return
         try:
             work(self.device)
-        except Exception as error:
+        except BaseException as error:
             self._fail(error)
+            if not isinstance(error, Exception):
+                raise
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: BaseException) -> None:
         self.drop_device(f"{type(error).__name__}: {error}")
-        self._require()
+        if isinstance(error, Exception):
+            self._require()
 
     def _require(self) -> None:
         if self.rows_lost:

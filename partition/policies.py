@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ..gpma.row_reads import LINE_BYTES
+
 KEY_BYTES = 8
 """Of an edge in a row, as reads over the bus count it."""
-LINE_BYTES = 128
-"""What the device reads at once of the host's memory."""
 _DENSITY = 0.7
 
 Counts = npt.NDArray[np.int64]

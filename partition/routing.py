@@ -15,7 +15,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from ..gpma.atomics import fetch_add
+from ..gpma.drawing import drawn
 from ..gpma.edges import HALF, LOW, EdgeBatch, Int, Keys, Offsets, frozen
 from ..gpma.host.sorting import Arrivals
 from ..gpma.host.work import arrivals_of, column
@@ -161,10 +161,7 @@ def _count_chunks(
     largest: Offsets,
 ) -> None:
     n, n_chunks, n_vertices = np.int64(keys.size), np.int64(counts.shape[0]), np.uint64(owner.size)
-    while True:
-        chunk = fetch_add(cursor, 0, np.int64(1))
-        if chunk >= n_chunks:
-            return
+    for chunk in drawn(cursor, n_chunks):
         own = counts[chunk]
         found = np.uint64(0)
         for i in range(n * chunk // n_chunks, n * (chunk + 1) // n_chunks):
@@ -235,10 +232,7 @@ def _write_chunks(
     keys, ops, weights = batch.keys, batch.ops, batch.weights
     to_keys, to_ops, to_weights = to.keys, to.ops, to.weights
     n, n_chunks = np.int64(keys.size), np.int64(cursors.shape[0])
-    while True:
-        chunk = fetch_add(cursor, 0, np.int64(1))
-        if chunk >= n_chunks:
-            return
+    for chunk in drawn(cursor, n_chunks):
         own = cursors[chunk]
         for i in range(n * chunk // n_chunks, n * (chunk + 1) // n_chunks):
             slot = np.uintp(tails[np.uintp(i)])

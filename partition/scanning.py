@@ -6,7 +6,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from ..gpma.atomics import fetch_add
+from ..gpma.drawing import drawn
 from ..gpma.edges import HALF, LOW, Int, Keys, Offsets, Vertices, frozen
 from ..gpma.intrinsics import uncounted_inner
 from ..gpma.team import Crew, at_most, share
@@ -56,10 +56,7 @@ def _largest(words: Vertices, n_chunks: int, crew: Crew) -> Int:
 @uncounted_inner
 def _find_largest(thread: Int, words: Vertices, cursor: Offsets, found: Vertices) -> None:
     n, n_chunks = np.int64(words.size), np.int64(found.size)
-    while True:
-        chunk = fetch_add(cursor, 0, np.int64(1))
-        if chunk >= n_chunks:
-            return
+    for chunk in drawn(cursor, n_chunks):
         largest = np.uint32(0)
         for i in range(n * chunk // n_chunks, n * (chunk + 1) // n_chunks):
             largest = max(largest, words[np.uintp(i)])
@@ -76,10 +73,7 @@ def _count_loops(keys: Keys, n_chunks: int, crew: Crew) -> Int:
 @uncounted_inner
 def _find_loops(thread: Int, keys: Keys, cursor: Offsets, found: Offsets) -> None:
     n, n_chunks = np.int64(keys.size), np.int64(found.size)
-    while True:
-        chunk = fetch_add(cursor, 0, np.int64(1))
-        if chunk >= n_chunks:
-            return
+    for chunk in drawn(cursor, n_chunks):
         loops = np.int64(0)
         for i in range(n * chunk // n_chunks, n * (chunk + 1) // n_chunks):
             key = keys[np.uintp(i)]

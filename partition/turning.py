@@ -5,7 +5,7 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from ..gpma.atomics import fetch_add
+from ..gpma.drawing import drawn
 from ..gpma.edges import HALF, EdgeBatch, Keys, Offsets
 from ..gpma.host.sorting import Arrivals
 from ..gpma.host.work import arrivals_of, column
@@ -46,10 +46,7 @@ def _transpose(keys: Keys, to_keys: Keys, n_chunks: int, crew: Crew) -> None:
 @uncounted_inner
 def _transpose_chunks(thread: int, keys: Keys, to_keys: Keys, n_chunks: int, cursor: Offsets) -> None:
     n = np.int64(keys.size)
-    while True:
-        chunk = fetch_add(cursor, 0, np.int64(1))
-        if chunk >= n_chunks:
-            return
+    for chunk in drawn(cursor, n_chunks):
         for i in range(n * chunk // n_chunks, n * (chunk + 1) // n_chunks):
             key = keys[np.uintp(i)]
             to_keys[np.uintp(i)] = key << HALF | key >> HALF
@@ -66,10 +63,7 @@ def _mirror_chunks(thread: int, batch: Arrivals, to: Arrivals, n_chunks: int, cu
     keys, ops, weights = batch.keys, batch.ops, batch.weights
     to_keys, to_ops, to_weights = to.keys, to.ops, to.weights
     n = np.int64(keys.size)
-    while True:
-        chunk = fetch_add(cursor, 0, np.int64(1))
-        if chunk >= n_chunks:
-            return
+    for chunk in drawn(cursor, n_chunks):
         for i in range(n * chunk // n_chunks, n * (chunk + 1) // n_chunks):
             key, op, at = keys[np.uintp(i)], ops[np.uintp(i)], np.uintp(2 * i)
             to_keys[at], to_keys[at + np.uintp(1)] = key, key << HALF | key >> HALF

@@ -7,16 +7,12 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import numpy.typing as npt
 
-from ..gpma.edges import Weights
+from ..gpma.edges import INFINITY_BITS, MINUS_ZERO_BITS, Weights
 
 if TYPE_CHECKING:
     from ..gpma.team import Crew
 
 WeightDomain = Literal["unweighted", "non-negative", "any"]
-
-# Of the sign bit, infinities and NaN, the bits of each as a uint32 are at least the first of these.
-_INFINITY_BITS = np.uint32(0x7F80_0000)
-_MINUS_ZERO_BITS = np.uint32(0x8000_0000)
 
 
 def in_domain(weights: Weights, domain: WeightDomain, crew: Crew | None = None) -> Weights:
@@ -27,7 +23,7 @@ def in_domain(weights: Weights, domain: WeightDomain, crew: Crew | None = None) 
     Raises:
         ValueError: one lies outside; the message names the first such.
     """
-    if domain == "non-negative" and _largest_word(weights, crew) < _INFINITY_BITS:
+    if domain == "non-negative" and _largest_word(weights, crew) < INFINITY_BITS:
         return weights  # the one pass that good weights need
     allowed = are_allowed(weights, domain)
     if not allowed.all():
@@ -55,7 +51,7 @@ def are_allowed(weights: Weights, domain: WeightDomain) -> npt.NDArray[np.bool_]
 
 def without_minus_zero(weights: Weights) -> Weights:
     """-0.0 as +0.0; copied only where there is one."""
-    if (weights.view(np.uint32) == _MINUS_ZERO_BITS).any():
+    if (weights.view(np.uint32) == MINUS_ZERO_BITS).any():
         return weights + np.float32(0)
     return weights
 

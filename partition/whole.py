@@ -87,9 +87,7 @@ class WholeRows(GraphRows):
         columns = self._on_device(lambda device: device.columns(n, weighted=weighted))
         return EdgeBatch.empty(n, weighted=weighted) if columns is None else columns
 
-    def apply(
-        self, batch: EdgeBatch, n_before: int, before_writing: BeforeWriting, *, told: bool = False
-    ) -> Report:
+    def apply(self, batch: EdgeBatch, before_writing: BeforeWriting, *, told: bool = False) -> Report:
         if self._follows(len(batch)):
             ahead = self._apply_ahead(batch, told=told)
             if ahead is not None:
@@ -102,8 +100,14 @@ class WholeRows(GraphRows):
         plan = self.host.prepare(*of_rows(batch, self.shape, self.crew))
         gate = self.host.keep_out(plan, before_writing)
         on_device = self._begin_on_device(lambda: batch)
-        report = self.host.commit(plan, gate)
-        self._finish_on_device(on_device)
+        try:
+            report = self.host.commit(plan, gate)
+        except BaseException as error:
+            if not self.host.unfinished:  # an interrupt before the first write: the device alone has the batch
+                self.drop_device(f"{type(error).__name__}: {error}")
+            raise
+        with self.host.middle:  # nobody has heard of it yet
+            self._finish_on_device(on_device)
         return Report.of(report)
 
     def apply_small(
@@ -116,7 +120,8 @@ class WholeRows(GraphRows):
             host.ensure_vertices(self._n_vertices)
         small = host.apply_small(batch, n_updates, n_vertices, self.mirrored, self.negative, before_writing)
         if small is not None and self.device is not None:
-            self._finish_on_device(self._begin_on_device(lambda: self._cleaned(batch)))
+            with host.middle:
+                self._finish_on_device(self._begin_on_device(lambda: self._cleaned(batch)))
         return small
 
     def _cleaned(self, batch: EdgeBatch) -> EdgeBatch:
@@ -253,8 +258,10 @@ class WholeRows(GraphRows):
             return None
         try:
             return work(self.device)
-        except Exception as error:
+        except BaseException as error:
             self.drop_device(f"{type(error).__name__}: {error}")
+            if not isinstance(error, Exception):  # an interrupt, say, in the middle of what it did
+                raise
             return None
 
     # -- reads --------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
@@ -21,7 +22,7 @@ from graphtide.compute.walks.pagerank import PageRank
 from graphtide.compute.walks.ppr import PersonalisedPageRank
 from graphtide.gpma.edges import ChangeReport, EdgeBatch
 from graphtide.gpma.gate import BeforeWriting, Gate
-from graphtide.partition import behind, whole
+from graphtide.partition import behind, host_side, whole
 from graphtide.partition.behind import Behind
 from graphtide.partition.graph import Graph, NoMemory
 from graphtide.partition.host_side import HostPlan
@@ -376,6 +377,37 @@ def test_a_host_without_memory_takes_it_later_and_no_batch_before(
         each.apply(batch_of(3), 510)
     assert_sides_agree(graph)
     assert np.array_equal(graph.export().keys, alone.export().keys)
+
+
+@pytest.mark.parametrize("follows", [False, True])
+@pytest.mark.parametrize("where", ["launch", "finish", "wait"])
+def test_after_an_interrupt_host_and_device_hold_the_same_or_one_is_let_go(
+    emulated_cupy: ModuleType, graphs: list[Graph], on_demand: None, where: str, follows: bool
+) -> None:
+    """``wait``: of the host, before it writes, for whoever copies its rows."""
+    graph, n = Graph(device=True), host_side.ONE_CALL_UPDATES_MAX + 1
+    graphs.append(graph)
+    graph.apply(batch_of(0), 500)
+    graph.let_follow(follows)
+    before, device = graph.export(), graph.device
+    if where == "wait":
+        patched = mock.patch.object(graph.host._turnstile, "inside", mock.Mock())
+    else:
+        patched = mock.patch.object(device, where, mock.Mock(side_effect=KeyboardInterrupt))
+    with patched as interrupts, contextlib.suppress(KeyboardInterrupt):
+        if where == "wait":
+            interrupts.acquire.side_effect = KeyboardInterrupt
+        graph.apply(batch_of(1, n), 500)
+        assert where == "wait" and follows, "only then nothing is waited for"
+        return
+    assert graph.device is None and "KeyboardInterrupt" in (graph.device_lost or "")
+    if where == "finish" and not follows:  # the host has it by then, and nobody has heard of it
+        assert graph.check() == [host_side.UNFINISHED]
+        return
+    assert graph.lag.updates == 0
+    assert np.array_equal(graph.export().keys, before.keys)
+    graph.apply(batch_of(1, n), 500)
+    assert graph.check() == []
 
 
 def test_where_memory_is_short_the_host_refuses_before_the_device_has_it(

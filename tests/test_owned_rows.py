@@ -270,6 +270,23 @@ def test_a_card_that_fails_takes_its_rows_with_it_and_says_so(emulated_cupy: Mod
                 work()
 
 
+@pytest.mark.parametrize("where", ["begin_rows", "end_rows"])
+def test_nobody_goes_on_from_sides_of_which_an_interrupt_left_one_behind(
+    emulated_cupy: ModuleType, where: str
+) -> None:
+    with opened(host_rows="owned", device=True) as graph:
+        graph.apply(*of_rmat(graph, 0, 300))
+        graph.migrate(np.arange(0, 500, 2, dtype=np.uint32), HOST)
+        with (
+            mock.patch.object(graph.device, where, mock.Mock(side_effect=KeyboardInterrupt)),
+            pytest.raises(KeyboardInterrupt),
+        ):
+            graph.apply(*of_rmat(graph, 1, 300))
+        for work in (graph.export, lambda: graph.apply(*of_rmat(graph, 2, 9))):
+            with pytest.raises(RowsLost, match="KeyboardInterrupt"):
+                work()
+
+
 @pytest.mark.sample(among="a card that has rows fails")
 @pytest.mark.parametrize("newcomers", ["host", "device"])
 def test_wherever_a_card_fails_its_rows_are_lost_and_nothing_else(

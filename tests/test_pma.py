@@ -44,6 +44,7 @@ from graphtide.gpma.host import (
     windows,
 )
 from graphtide.gpma.host.array import PackedMemoryArray, warm_up
+from graphtide.gpma.host.arrays import Slots
 from graphtide.gpma.layout import GROW_AT, GROWTH, LEAF_SLOTS, ROOT_LOWER, ROOT_UPPER, Layout
 from graphtide.gpma.rows import RowView, runs
 from graphtide.gpma.splice import spliced
@@ -1029,6 +1030,27 @@ def test_a_large_load_is_the_same_for_any_number_of_threads() -> None:
             with pytest.raises(ValueError, match=f"edge {at} of"):
                 array.load(EdgeList(bad, np.ones(bad.size, np.float32)))
     assert_alike(arrays, left)
+
+
+@nb.njit(nogil=True)
+def planned(slots, edges_left, edges_wanted):  # type: ignore[no-untyped-def]
+    return stretch.plan_left(slots, edges_left, edges_wanted)
+
+
+def test_billions_of_edges_are_spread_into_new_leaves_by_moves() -> None:
+    """As a batch has them spread that is large beside an array of a hundred million leaves: sizes multiplied by
+    each other have more than 64 bits. (Leaves hold more than they can, so that so few have as many edges.)"""
+    none, n_before, n_leaves, held = np.empty(0, np.uint64), 100_000, 120_000, 1 << 30
+    counts = np.zeros(n_leaves, np.int32)
+    counts[:n_before] = held
+    slots = Slots(none, np.empty(0, np.float32), counts, none, none, n_before, n_leaves)
+    edges = n_before * held
+    move = planned(slots, edges, 20 * edges)
+    assert (move.begin, move.end) == (n_before, n_leaves)
+    assert move.edges == pytest.approx(edges * (n_leaves - n_before) / n_leaves)
+    few = planned(slots, edges, edges // 100)
+    assert few.end - few.begin == n_leaves // 100
+    assert few.edges == pytest.approx(edges // 100)
 
 
 # All or nothing.

@@ -19,15 +19,17 @@ from packed_array_machine import as_dict
 from sampling import examples
 
 from graphtide.gpma.changed import changed_in
-from graphtide.gpma.edges import EdgeBatch, EdgeList, destinations, pack, sources
+from graphtide.gpma.edges import EdgeBatch, EdgeList, Op, destinations, pack, sources
 from graphtide.gpma.host import slot_memory
 from graphtide.gpma.host.array import PackedMemoryArray
 from graphtide.gpma.host.divided import apply_divided
 from graphtide.gpma.host.shared import apply_shared
 from graphtide.gpma.host.small import MOVED, WRITING, Did, apply_small
+from graphtide.gpma.host.snapshot import EdgeCopy
 from graphtide.gpma.team import ALONE
 from graphtide.partition import graph as graph_module
 from graphtide.partition import host_side
+from graphtide.partition.changes import Report
 from graphtide.partition.existence import VertexOps
 from graphtide.partition.graph import Graph, GraphChange, NoMemory
 
@@ -550,6 +552,33 @@ def test_an_error_behind_what_was_written_is_never_taken_for_nothing(n_updates: 
         assert graph.check() == [] and np.array_equal(graph.export().keys, before.keys)
         graph.apply(EdgeBatch.of([5], [0]), n_updates + 6)
         assert graph.n_arcs == 2 and graph.check() == []
+
+
+@pytest.mark.parametrize("error", [MemoryError("too late"), KeyboardInterrupt()], ids=["memory", "interrupt"])
+@pytest.mark.parametrize("what", ["loops", "copies"])
+@pytest.mark.parametrize("n_updates", [3, host_side.ONE_CALL_UPDATES_MAX])
+def test_a_change_of_which_not_all_could_hear_is_none_that_was_not_begun(
+    n_updates: int, what: str, error: BaseException
+) -> None:
+    """It is written: who takes it for one without memory, and tries again, would tell programs of other edges."""
+    with contextlib.closing(Graph(directed=False)) as graph:
+        graph.apply(EdgeBatch.of([0], [1]), 2)
+        before, copy = graph.export(), graph.begin_copy()
+        heads = np.arange(n_updates, dtype=np.uint32)
+        ops = VertexOps(np.zeros(1, np.uint32), np.full(1, Op.INSERT_VERTEX, np.uint8), np.zeros(1, np.int64))
+        fails: Any = mock.Mock(side_effect=error)
+        with (
+            mock.patch.object(*{"loops": (Report, "loops"), "copies": (EdgeCopy, "note")}[what], fails),
+            pytest.raises(KeyboardInterrupt if isinstance(error, KeyboardInterrupt) else RuntimeError),
+        ):
+            graph.apply(EdgeBatch.of(heads, heads), n_updates, ops if what == "loops" else None)
+        graph.end_copy(copy)
+        assert graph.check() == [host_side.UNFINISHED]
+        for use in (graph.export, graph.begin_copy, lambda: graph.apply(EdgeBatch.of([0], [1]), n_updates)):
+            with pytest.raises(RuntimeError, match="failed in its middle"):
+                use()
+        graph.load(before, n_updates)
+        assert graph.check() == [] and graph.n_edges == 1 and graph.self_loops == 0
 
 
 @contextmanager

@@ -251,6 +251,19 @@ def test_who_waits_to_write_goes_before_the_next_reader() -> None:
     assert order == ["write", "read"]
 
 
+def test_who_is_interrupted_before_he_writes_lets_others_in() -> None:
+    turnstile = Turnstile()
+    with (
+        mock.patch.object(turnstile, "inside", mock.Mock(acquire=mock.Mock(side_effect=KeyboardInterrupt))),
+        pytest.raises(KeyboardInterrupt),
+        turnstile.writing(),
+    ):
+        pass
+    assert not turnstile.entrance.locked()
+    with turnstile.writing():
+        pass
+
+
 def test_nothing_compiles_after_the_warm_up() -> None:
     kernels = [kernel for kernel in vars(snapshot).values() if isinstance(kernel, Dispatcher)]
     before = [len(kernel.signatures) for kernel in kernels]

@@ -741,6 +741,21 @@ def test_vertices_that_were_given_are_known_after_memory_ran_out(kind: Kind) -> 
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_an_id_that_is_removed_twice_at_a_time_is_unknown(kind: Kind) -> None:
+    """Also to who has looked it up before, though the call is refused."""
+    index = VertexIndex.create(kind)
+    ids = np.arange(10) if kind == "int" else column(many(kind, 10))
+    index.edge_keys(ids, ids, np.ones(len(ids), np.bool_))
+    for _ in range(2):  # the second time keeps what the first has found
+        _, known = index.edge_keys(ids, ids, np.zeros(len(ids), np.bool_))
+        assert known is None
+    with pytest.raises(ValueError, match="of 3 vertices 2 had an id"):
+        index.remove(np.array([4, 7, 4], np.uint32))
+    _, known = index.edge_keys(ids, ids, np.zeros(len(ids), np.bool_))
+    assert known is not None and np.flatnonzero(~known).tolist() == [4, 7]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_what_was_replaced_is_let_go_by_another_thread(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     """To unmap large arrays takes milliseconds, in which the writer would stand still."""
     let_go_by: list[str] = []

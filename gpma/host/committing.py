@@ -17,7 +17,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from ..atomics import fetch_add
+from ..drawing import drawn, drawn_by
 from ..edges import LOW, Int, Keys, Offsets, Vertices
 from ..gate import ALL_NOTED, NOTING, Gate, go_on_to, hold_beside, let_beside, move_in, rows_are, shut_gate
 from ..intrinsics import copy, inner, uncounted_inner
@@ -65,9 +65,8 @@ class Task(NamedTuple):
 
     ``bounds``: the least and the greatest densities by height. ``columns`` are filled if ``told``.
     ``n_updates``, ``hot_for``, ``crowded_leaves``: see ``crowds.plan``. ``gate``: of those who read beside it, as
-    ``side`` 0 or 1. If ``all_wait``, all new edges are put
-    aside, no window is redistributed, and what follows is left to ``finish``. ``begun``: pieces wrote their leaves
-    already, and noted what ``note_between`` leaves out.
+    ``side`` 0 or 1. If ``all_wait``, all new edges are put aside, no window is redistributed, and what follows is
+    left to ``finish``. ``begun``: pieces wrote their leaves already, and noted what ``note_between`` leaves out.
     """
 
     slots: Slots
@@ -160,14 +159,11 @@ def _commit_either(
     keys: Keys,
     densities: npt.NDArray[np.float64],
 ) -> None:
-    while True:
-        which = fetch_add(cursor, 0, np.int64(1))
+    for which in drawn(cursor, 2):
         if which == 0:
             written = commit_one(one, lists, crew)
-        elif which == 1:
-            written = commit_one(other, other_lists, crew)
         else:
-            return
+            written = commit_one(other, other_lists, crew)
         signs, n = written.signs, numbers[which]
         n[0], n[1], n[2], n[3] = written.n_waiting, written.net_left, written.n_windows, written.moved
         n[4], n[5] = written.stretch_begin, written.stretch_end
@@ -311,10 +307,7 @@ def _note_parts(
     cursor: Offsets,
     lists: Offsets,
 ) -> None:
-    while True:
-        part = fetch_add(cursor, 0, np.int64(1))
-        if part >= parts.shape[0]:
-            return
+    for part in drawn(cursor, parts.shape[0]):
         _note_part(rows, updates, parts, shortened, lists, part)
 
 
@@ -334,10 +327,7 @@ def _merge_parts(
 ) -> None:
     n_parts = np.int64(parts.shape[0])
     n = parts[n_parts - 1, END]
-    while True:
-        part = fetch_add(cursor, 0, np.int64(1))
-        if part >= n_parts:
-            return
+    for part in drawn(cursor, n_parts):
         begin, end = parts[part, BEGIN], parts[part, END]
         if gate.size == 0:
             _note_part(rows, updates, parts, pending.rows, lists, part)
@@ -393,16 +383,13 @@ def _redistribute_pieces(
     gate: Gate,
     side: Int,
 ) -> None:
-    while True:
-        first = size * fetch_add(cursor, 0, np.int64(1))
-        if first >= n:
-            move_in(gate, side, thread, np.int64(0), np.int64(0))
-            return
+    for first in drawn_by(cursor, n, size):
         last = min(first + size, n)
         begin = min(windows.begin[first], windows.new_begin[first])
         end = max(windows.end[last - 1], windows.new_end[last - 1])
         move_in(gate, side, thread, begin, end)
         redistribute(slots, row_leaf, pending, windows, first, last)
+    move_in(gate, side, thread, np.int64(0), np.int64(0))
 
 
 @uncounted_inner
@@ -419,10 +406,7 @@ def _finish_parts(
     starts: Offsets,
     cursor: Offsets,
 ) -> None:
-    while True:
-        part = fetch_add(cursor, 0, np.int64(1))
-        if part >= parts.shape[0]:
-            return
+    for part in drawn(cursor, parts.shape[0]):
         for begin, end in ((ROWS, ROWS_END), (GAP, GAP_END), (LAST_GAP, LAST_GAP_END)):
             advance_rows(slots, rows, shortened, lists[part, begin], lists[part, end])
         if told:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from ..atomics import fetch_add
-from ..edges import ABSENT, DELETED, INSERTED, OVERWRITTEN, Int, Offsets
+from ..drawing import drawn
+from ..edges import Int, Offsets
 from ..intrinsics import inner, uncounted_inner
 from ..team import Crew, at_most, share
 from ..written import Words
@@ -17,23 +17,24 @@ from .arrays import Pending, RowIndex, Slots, Updates
 from .committing import GAP, GAP_END, LAST_GAP, LAST_GAP_END, LIST_FIELDS, NET, ROWS, ROWS_END, join_lists
 from .merge import advance_rows, split_report
 from .pieces import apply_piece, next_leaf, note_between
-from .preparing import PART_FIELDS, TOTALS, Parts
+from .preparing import PART_FIELDS, Parts, totals_of
 from .search import Lanes, lanes_of, new_lanes
 from .small import (
-    MOVED,
+    NOT_DONE,
     Did,
     Orientation,
     Task,
+    Told,
     columns_in,
     did_in,
     is_good,
-    loops_in,
     mirrored_of,
     note,
     ordered,
     orientation_in,
     slots_of,
     spread,
+    told_of,
     transposed_of,
 )
 from .sorting import Arrivals
@@ -58,10 +59,7 @@ def _apply_pieces(
     cursor: Offsets,
 ) -> None:
     """Draw pieces, first those of out-rows, then those of in-rows; ``ends``: how many updates either has."""
-    while True:
-        part = fetch_add(cursor, 0, np.int64(1))
-        if part >= lists.shape[0]:
-            return
+    for part in drawn(cursor, lists.shape[0]):
         lanes = lanes_of(room, part)
         if part < n_pieces:
             bounds = _bounds(slots, updates, ends[0], part, n_pieces)
@@ -111,12 +109,12 @@ def apply_divided(
     changed: Words,
     n_pieces: Int,
     crew: Crew,
-) -> tuple[bool, bool, Int, Int, Int, Int, Int, Int, Int, Int, Int]:
+) -> Told:
     """``small.apply_small``, in so many pieces of each orientation, which the threads of a crew draw."""
     out, in_, did = orientation_in(out_words), orientation_in(in_words), did_in(did_words)
     none: Int = np.int64(0)
     if not is_good(arrived, n_vertices, negative):
-        return False, False, none, none, none, none, none, none, none, none, none
+        return NOT_DONE
     if mirrored:
         arrived = mirrored_of(arrived)
     n_all = n_pieces
@@ -127,7 +125,7 @@ def apply_divided(
         here = ordered(transposed_of(arrived), in_.weights.size > 0)
     parts, lists = np.zeros((n_all, PART_FIELDS), np.int64), np.zeros((n_all, LIST_FIELDS), np.int64)
     room = new_lanes(n_all)
-    totals, starts, cursor = np.zeros(4, np.int64), np.zeros(4, np.int64), np.zeros(1, np.int64)
+    starts, cursor = np.zeros(4, np.int64), np.zeros(1, np.int64)
     # From here on no memory is asked for.
     share(
         at_most(crew, n_all),
@@ -152,12 +150,7 @@ def apply_divided(
     is_calm = _finish(out, there, lists[:n_pieces], did, none)
     if both:
         is_calm &= _finish(in_, here, lists[n_pieces:], did, np.int64(1))
-    for piece in range(n_pieces):
-        for state in range(4):
-            totals[state] += parts[piece, TOTALS + state]
-    inserted, overwritten = totals[INSERTED], totals[OVERWRITTEN]
-    deleted, absent = totals[DELETED], totals[ABSENT]
-    columns = columns_in(changed, arrived.keys.size, inserted, overwritten, deleted, absent)
+    totals = totals_of(parts[:n_pieces])
+    columns = columns_in(changed, arrived.keys.size, totals)
     split_report(there.updates, none, there.end, columns, starts)
-    loops = loops_in(columns, mirrored)
-    return True, is_calm, did.counts[0, MOVED], inserted, overwritten, deleted, absent, *loops
+    return told_of(did, is_calm, totals, columns, mirrored)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from ..atomics import fetch_add
+from ..drawing import drawn_by
 from ..edges import LOW, Int, Offsets, SubCSR, Vertices, Weights
 from ..intrinsics import inner
 from ..rows import RowView, runs_of
@@ -64,10 +64,7 @@ def _copy_pieces(
     weights: Weights,
     cursor: Offsets,
 ) -> None:
-    while True:
-        begin = piece * fetch_add(cursor, 0, np.int64(1))
-        if begin >= neighbors.size:
-            return
+    for begin in drawn_by(cursor, neighbors.size, piece):
         copy_edges(rows, vertices, offsets, begin, min(begin + piece, neighbors.size), neighbors, weights)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from ..atomics import fetch_add
+from ..drawing import drawn, drawn_by
 from ..edges import EMPTY_KEY, HALF, LOW, Int, Keys, Offsets, Vertices, Weights
 from ..intrinsics import copy, inner
 from ..layout import LEAF_SHIFT
@@ -51,10 +51,7 @@ def first_bad_key(keys: Keys, n_vertices: Int, crew: Crew) -> Int:
 
 @inner
 def _find_bad(thread: Int, keys: Keys, n_vertices: Int, cursor: Offsets, bad: Offsets) -> None:
-    while True:
-        piece = fetch_add(cursor, 0, np.int64(1))
-        if piece >= bad.size:
-            return
+    for piece in drawn(cursor, bad.size):
         begin = piece * _PIECE_KEYS
         end = min(begin + _PIECE_KEYS, keys.size)
         # Of ascending keys the last one has the largest row. Without branches many are compared at a time.
@@ -87,10 +84,7 @@ def load(keys: Keys, weights: Weights, slots: Slots, rows: RowIndex, crew: Crew)
 
 @inner
 def _clear(thread: Int, degrees: Vertices, cursor: Offsets) -> None:
-    while True:
-        begin = _PIECE_KEYS * fetch_add(cursor, 0, np.int64(1))
-        if begin >= degrees.size:
-            return
+    for begin in drawn_by(cursor, degrees.size, _PIECE_KEYS):
         degrees[begin : begin + _PIECE_KEYS] = np.uint32(0)
 
 
@@ -113,10 +107,7 @@ def _count_degrees(keys: Keys, begin: Int, end: Int, degrees: Vertices) -> None:
 def _load_leaves(thread: Int, keys: Keys, weights: Weights, slots: Slots, rows: RowIndex, cursor: Offsets) -> None:
     n_leaves = np.int64(slots.counts.size)
     each, extra = keys.size // n_leaves, keys.size % n_leaves
-    while True:
-        begin = PIECE_LEAVES * fetch_add(cursor, 0, np.int64(1))
-        if begin >= n_leaves:
-            return
+    for begin in drawn_by(cursor, n_leaves, PIECE_LEAVES):
         last = min(begin + PIECE_LEAVES, n_leaves)
         read = begin * each + min(begin, extra)
         _count_degrees(keys, read, last * each + min(last, extra), rows.degrees)
@@ -149,10 +140,7 @@ def export(slots: Slots, keys: Keys, weights: Weights, crew: Crew) -> None:
 
 @inner
 def _count_edges(thread: Int, counts: Int, cursor: Offsets, sums: Offsets) -> None:
-    while True:
-        piece = fetch_add(cursor, 0, np.int64(1))
-        if piece >= sums.size:
-            return
+    for piece in drawn(cursor, sums.size):
         total = np.int64(0)
         for leaf in range(piece * PIECE_LEAVES, min((piece + 1) * PIECE_LEAVES, counts.size)):
             total += np.int64(counts[np.uintp(leaf)])
@@ -161,10 +149,7 @@ def _count_edges(thread: Int, counts: Int, cursor: Offsets, sums: Offsets) -> No
 
 @inner
 def _copy_edges(thread: Int, slots: Slots, keys: Keys, weights: Weights, cursor: Offsets, starts: Offsets) -> None:
-    while True:
-        piece = fetch_add(cursor, 0, np.int64(1))
-        if piece >= starts.size:
-            return
+    for piece in drawn(cursor, starts.size):
         to = starts[piece]
         for leaf in range(piece * PIECE_LEAVES, min((piece + 1) * PIECE_LEAVES, slots.counts.size)):
             count = np.int64(slots.counts[leaf])

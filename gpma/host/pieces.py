@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..atomics import fetch_add
+from ..drawing import drawn
 from ..edges import ABSENT, LOW, Int, Keys, Offsets, Vertices
 from ..intrinsics import inner, uncounted_inner
 from ..team import Crew, at_most, share
@@ -122,10 +122,7 @@ def _order_parts(
     cursor: Offsets,
     parts: Parts,
 ) -> None:
-    while True:
-        piece = fetch_add(cursor, 0, np.int64(1))
-        if piece >= parts.shape[0]:
-            return
+    for piece in drawn(cursor, parts.shape[0]):
         begin, end = bounds[piece], bounds[piece + 1]
         if ordered:
             last = compact_ordered(batch, begin, end, updates, begin)

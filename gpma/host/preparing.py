@@ -12,7 +12,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from ..atomics import fetch_add
+from ..drawing import drawn
 from ..edges import ABSENT, DELETED, HALF, INSERTED, OVERWRITTEN, Int, Keys, Offsets, Ops
 from ..intrinsics import inner, uncounted_inner
 from ..team import Crew, at_most, share
@@ -120,14 +120,11 @@ def _look_up_either(
     cursor: Offsets,
     found: Offsets,
 ) -> None:
-    while True:
-        which = fetch_add(cursor, 0, np.int64(1))
+    for which in drawn(cursor, 2):
         if which == 0:
             row = look_up_one(one, parts, crew)
-        elif which == 1:
-            row = look_up_one(other, other_parts, crew)
         else:
-            return
+            row = look_up_one(other, other_parts, crew)
         for k in range(5):
             found[which, k] = row[k]
 
@@ -181,11 +178,20 @@ def look_up_one(question: Question, parts: Parts, crew: Crew) -> Found:
         _look_up_parts,
         (slots, batch, ordered, packing, scratch, bounds, flipped, cursor, updates, parts),
     )
-    totals = np.zeros(4, np.int64)
-    for piece in range(n_pieces):
-        for state in range(4):
-            totals[state] += parts[piece, TOTALS + state]
-    return row, totals[INSERTED], totals[OVERWRITTEN], totals[DELETED], totals[ABSENT]
+    inserted, overwritten, deleted, absent = totals_of(parts)
+    return row, inserted, overwritten, deleted, absent
+
+
+@uncounted_inner
+def totals_of(parts: Parts) -> tuple[Int, Int, Int, Int]:
+    """How many updates of all parts are INSERTED, OVERWRITTEN, DELETED, ABSENT."""
+    inserted, overwritten, deleted, absent = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
+    for part in range(parts.shape[0]):
+        inserted += parts[part, TOTALS + INSERTED]
+        overwritten += parts[part, TOTALS + OVERWRITTEN]
+        deleted += parts[part, TOTALS + DELETED]
+        absent += parts[part, TOTALS + ABSENT]
+    return inserted, overwritten, deleted, absent
 
 
 @inner
@@ -216,10 +222,7 @@ def deal_out(question: Question, packing: Packing, ascending: Keys, bounds: Offs
 @uncounted_inner
 def _survey_chunks(thread: Int, keys: Keys, cursor: Offsets, found: Keys) -> None:
     n, n_chunks = np.int64(keys.size), np.int64(found.shape[0])
-    while True:
-        chunk = fetch_add(cursor, 0, np.int64(1))
-        if chunk >= n_chunks:
-            return
+    for chunk in drawn(cursor, n_chunks):
         differing, largest, ordered = survey(keys, n * chunk // n_chunks, n * (chunk + 1) // n_chunks)
         found[chunk, 0], found[chunk, 1], found[chunk, 2] = differing, largest, np.uint64(ordered)
 
@@ -229,10 +232,7 @@ def _count_chunks(
     thread: Int, keys: Keys, packing: Packing, splitters: Keys, ranges: Ops, cursor: Offsets, counts: Positions
 ) -> None:
     n, n_chunks = np.int64(keys.size), np.int64(counts.shape[0])
-    while True:
-        chunk = fetch_add(cursor, 0, np.int64(1))
-        if chunk >= n_chunks:
-            return
+    for chunk in drawn(cursor, n_chunks):
         begin, end = n * chunk // n_chunks, n * (chunk + 1) // n_chunks
         count_ranges(keys, begin, end, packing, splitters, ranges, counts[chunk])
 
@@ -248,10 +248,7 @@ def _deal_chunks(
     scratch: SortScratch,
 ) -> None:
     n, n_chunks = np.int64(keys.size), np.int64(cursors.shape[0])
-    while True:
-        chunk = fetch_add(cursor, 0, np.int64(1))
-        if chunk >= n_chunks:
-            return
+    for chunk in drawn(cursor, n_chunks):
         begin, end = n * chunk // n_chunks, n * (chunk + 1) // n_chunks
         deal(keys, begin, end, packing, ranges, cursors[chunk], scratch)
 
@@ -269,10 +266,7 @@ def _sort_ranges(
     parts: Parts,
 ) -> None:
     """Sort each range, and leave in END of its part how many keys it has."""
-    while True:
-        piece = fetch_add(cursor, 0, np.int64(1))
-        if piece >= parts.shape[0]:
-            return
+    for piece in drawn(cursor, parts.shape[0]):
         begin, end = bounds[piece], bounds[piece + 1]
         if ordered:
             parts[piece, END] = count_last(batch.keys, begin, end)
@@ -297,10 +291,7 @@ def _look_up_parts(
     parts: Parts,
 ) -> None:
     """Write the updates of each part from its BEGIN on, and where they fall."""
-    while True:
-        piece = fetch_add(cursor, 0, np.int64(1))
-        if piece >= parts.shape[0]:
-            return
+    for piece in drawn(cursor, parts.shape[0]):
         first = parts[piece, BEGIN]
         begin, end = bounds[piece], bounds[piece + 1]
         if ordered:

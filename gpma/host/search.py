@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numba as nb
 import numpy as np
 
-from ..atomics import fetch_add
+from ..drawing import drawn_by
 from ..edges import ABSENT, DELETED, HALF, INSERTED, OVERWRITTEN, Int, Keys, Offsets, Vertices
 from ..intrinsics import choose, inner, prefetch_to_read, uncounted, uncounted_inner
 from ..layout import LEAF_SHIFT, LEAF_SLOTS, TOP_LEAVES, TOP_SHIFT
@@ -280,10 +280,7 @@ def _find_pieces(thread: Int, slots: Slots, wanted: Keys, found: Offsets, cursor
     """Find keys in pieces drawn from the cursor, LANES of them side by side."""
     heads, keys, counts = slots.heads, slots.keys, slots.counts
     leaves, spans = np.empty(LANES, np.int64), np.empty(LANES, np.int64)
-    while True:
-        first = fetch_add(cursor, 0, np.int64(_PIECE_FOUND))
-        if first >= wanted.size:
-            return
+    for first in drawn_by(cursor, wanted.size, _PIECE_FOUND):
         for begin in range(first, min(first + _PIECE_FOUND, wanted.size), LANES):
             width: Int = np.int64(min(LANES, wanted.size - begin))
             longest = np.int64(0)

@@ -15,8 +15,8 @@ from typing import Any
 import numba as nb
 import numpy as np
 
-from ..atomics import fetch_add
-from ..edges import ABSENT, DELETED, INSERTED, OVERWRITTEN, Int, Offsets
+from ..drawing import drawn
+from ..edges import Int, Offsets
 from ..gate import Gate, shut_gate
 from ..intrinsics import inner
 from ..team import Crew, at_most, share
@@ -24,20 +24,22 @@ from ..written import Words
 from .arrays import Pending, ReportColumns, RowIndex, Slots, Updates
 from .committing import LIST_FIELDS, Task, Written, commit_either, commit_one, let_read
 from .pieces import apply_piece, note_between, order_one
-from .preparing import BEGIN, END, PART_FIELDS, TOTALS, Parts, Question, look_up_either, look_up_one
+from .preparing import BEGIN, END, PART_FIELDS, Parts, Question, look_up_either, look_up_one, totals_of
 from .search import Lanes, lanes_of, new_lanes
 from .small import (
     MOVED,
+    NOT_DONE,
     WRITING,
     Did,
     Orientation,
+    Told,
     columns_in,
     is_good,
-    loops_in,
     mirrored_of,
     note,
     orientation_in,
     slots_of,
+    told_of,
     transposed_of,
 )
 from .sorting import Arrivals
@@ -94,14 +96,11 @@ def _order_either(
     crew: Crew,
     cursor: Offsets,
 ) -> None:
-    while True:
-        which = fetch_add(cursor, 0, np.int64(1))
+    for which in drawn(cursor, 2):
         if which == 0:
             order_one(one, parts, lanes_of(room, which), crew)
-        elif which == 1:
-            order_one(other, other_parts, lanes_of(room, which), crew)
         else:
-            return
+            order_one(other, other_parts, lanes_of(room, which), crew)
 
 
 @inner
@@ -125,16 +124,13 @@ def _apply_pieces(
 ) -> None:
     """Draw pieces, first those of out-rows, then those of in-rows."""
     n_pieces = np.int64(parts.shape[0])
-    while True:
-        drawn = fetch_add(cursor, 0, np.int64(1))
-        if drawn >= n_all:
-            return
-        lanes = lanes_of(room, drawn)
-        if drawn < n_pieces:
-            bounds = parts[drawn, BEGIN], parts[drawn, END]
-            apply_piece(slots, rows, updates, pending, bounds, lanes, parts, lists, drawn)
+    for piece in drawn(cursor, n_all):
+        lanes = lanes_of(room, piece)
+        if piece < n_pieces:
+            bounds = parts[piece, BEGIN], parts[piece, END]
+            apply_piece(slots, rows, updates, pending, bounds, lanes, parts, lists, piece)
         else:
-            part = drawn - n_pieces
+            part = piece - n_pieces
             bounds = in_parts[part, BEGIN], in_parts[part, END]
             apply_piece(in_slots, in_rows, in_updates, in_pending, bounds, lanes, in_parts, in_lists, part)
 
@@ -156,7 +152,7 @@ def apply_shared(
     crew: Crew,
     each: Crew,
     gate: Gate,
-) -> tuple[bool, bool, Int, Int, Int, Int, Int, Int, Int, Int, Int]:
+) -> Told:
     """``small.apply_small``, in so many pieces of each orientation (a power of two), with work arrays that have
     room for all updates of rows. ``crew`` shares the orientations, if there are both, and ``each`` what is to be
     done for either. ``gate``: if there is one, shut once all is looked up; until ``end_beside`` others read beside
@@ -164,7 +160,7 @@ def apply_shared(
     out, in_ = orientation_in(out_words), orientation_in(in_words)
     none: Int = np.int64(0)
     if not is_good(arrived, n_vertices, negative):
-        return False, False, none, none, none, none, none, none, none, none, none
+        return NOT_DONE
     if mirrored:
         arrived = mirrored_of(arrived)
     turned = arrived
@@ -221,14 +217,9 @@ def apply_shared(
         note_between(there, n, rows, out_work.pending.rows, lists)
         if both:
             note_between(here, n, in_rows, in_work.pending.rows, in_lists)
-    found = np.zeros(4, np.int64)
-    for part in range(n_pieces):
-        for state in range(4):
-            found[state] += parts[part, TOTALS + state]
-    inserted, overwritten = found[INSERTED], found[OVERWRITTEN]
-    deleted, absent = found[DELETED], found[ABSENT]
-    columns = columns_in(changed, n, inserted, overwritten, deleted, absent)
-    end = inserted + overwritten + deleted + absent
+    totals = totals_of(parts)
+    columns = columns_in(changed, n, totals)
+    end = totals[0] + totals[1] + totals[2] + totals[3]
     yes: Any = np.bool_(True)
     no: Any = np.bool_(False)
     task = _task(out, out_work, parts, columns, yes, end, gate, none, not beside_readers)
@@ -241,5 +232,4 @@ def apply_shared(
         written = commit_one(task, lists, each)
         is_calm = True
     is_calm &= _noted(did, np.int64(0), out, written, end)
-    loops = loops_in(columns, mirrored)
-    return True, is_calm, did.counts[0, MOVED], inserted, overwritten, deleted, absent, *loops
+    return told_of(did, is_calm, totals, columns, mirrored)

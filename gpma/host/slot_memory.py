@@ -1,11 +1,10 @@
 """The memory of a packed array: columns that grow and shrink in place.
 
 The columns lie in reserved address space (``address_space.py``): growth takes further pages, and shrinking gives
-pages back. A page
-costs most when it is touched first (a large one up to a millisecond, as long as a batch of thousands of
-updates), so a thread of its own asks for those of a grown array ahead of their use. Where no address space is to
-be had, columns are ordinary arrays of just the size that is needed, and another size means other columns and a
-copy.
+pages back. A page costs most when it is touched first (a large one up to a millisecond, as long as a batch of
+thousands of updates), so a thread of its own asks for those of a grown array ahead of their use. Where no address
+space is to be had, columns are ordinary arrays of just the size that is needed, and another size means others and
+a copy.
 """
 
 from __future__ import annotations

@@ -14,7 +14,19 @@ import numpy as np
 import numpy.typing as npt
 
 from ..changed import CHANGED_WORDS, ChangedEdges
-from ..edges import HALF, LOW, ChangeReport, EdgeList, Int, Keys, Ops, Vertices, Weights
+from ..edges import (
+    HALF,
+    INFINITY_BITS,
+    LOW,
+    MINUS_ZERO_BITS,
+    ChangeReport,
+    EdgeList,
+    Int,
+    Keys,
+    Ops,
+    Vertices,
+    Weights,
+)
 from ..intrinsics import inner
 from ..written import Words, record_type, taking, write
 from .arrays import Pending, ReportColumns, RowIndex, Slots, Updates
@@ -38,8 +50,6 @@ from .windows import Bounds, Windows, outcome
 _ASKED_LEAVES = 8
 # Not a literal, for which kernels that also take other numbers would be compiled once more.
 _FIRST = np.int64(0)
-_INFINITY_BITS = np.uint32(0x7F80_0000)
-_MINUS_ZERO_BITS = np.uint32(0x8000_0000)
 _MAGNITUDE_BITS = np.uint32(0x7FFF_FFFF)
 _WORD = 2**64 - 1
 
@@ -190,9 +200,9 @@ def is_good(batch: Arrivals, n_vertices: Int, negative: Int) -> bool:
     weights = batch.weights.view(np.uint32)
     for i in range(weights.size):
         bits = weights[i]
-        if negative and bits != _MINUS_ZERO_BITS:
+        if negative and bits != MINUS_ZERO_BITS:
             bits &= _MAGNITUDE_BITS
-        good &= bits < _INFINITY_BITS
+        good &= bits < INFINITY_BITS
     return good
 
 
@@ -345,13 +355,22 @@ def count_loops(keys: Keys) -> Int:
 
 
 @inner
-def columns_in(
-    changed: Words, n_updates: Int, inserted: Int, overwritten: Int, deleted: Int, absent: Int
-) -> ReportColumns:
+def columns_in(changed: Words, n_updates: Int, totals: tuple[Int, Int, Int, Int]) -> ReportColumns:
     """The columns of a report in ``changed`` (see ``apply_small``), with the words by which programs find them."""
+    inserted, overwritten, deleted, absent = totals
     begin, end = CHANGED_WORDS, CHANGED_WORDS + n_updates
-    columns = _columns_in(
-        changed[begin:end].view(np.uint64), changed[end:].view(np.float32), inserted, overwritten, deleted, absent
+    keys, weights = changed[begin:end].view(np.uint64), changed[end:].view(np.float32)
+    over, old = inserted + overwritten, inserted + 2 * overwritten
+    gone = over + deleted
+    columns = ReportColumns(
+        keys[:inserted],
+        weights[:inserted],
+        keys[inserted:over],
+        weights[inserted:over],
+        weights[over:old],
+        keys[over:gone],
+        weights[old : old + deleted],
+        keys[gone : gone + absent],
     )
     write(
         changed,
@@ -364,24 +383,6 @@ def columns_in(
         ),
     )
     return columns
-
-
-@inner
-def _columns_in(
-    changed: Keys, changed_weights: Weights, inserted: Int, overwritten: Int, deleted: Int, absent: Int
-) -> ReportColumns:
-    over, old = inserted + overwritten, inserted + 2 * overwritten
-    gone = over + deleted
-    return ReportColumns(
-        changed[:inserted],
-        changed_weights[:inserted],
-        changed[inserted:over],
-        changed_weights[inserted:over],
-        changed_weights[over:old],
-        changed[over:gone],
-        changed_weights[old : old + deleted],
-        changed[gone : gone + absent],
-    )
 
 
 @inner
@@ -399,6 +400,21 @@ def loops_in(columns: ReportColumns, mirrored: Int) -> tuple[Int, Int, Int, Int]
     )
 
 
+Told = tuple[bool, bool, Int, Int, Int, Int, Int, Int, Int, Int, Int]
+"""(whether a batch was written, whether nothing follows from ``Did``, the slots of the first array that moved,
+``Totals``)."""
+
+NOT_DONE: Told = False, False, _FIRST, _FIRST, _FIRST, _FIRST, _FIRST, _FIRST, _FIRST, _FIRST, _FIRST
+
+
+@inner
+def told_of(
+    did: Did, is_calm: bool, totals: tuple[Int, Int, Int, Int], columns: ReportColumns, mirrored: Int
+) -> Told:
+    """Of a batch that was written, and whose report these columns are."""
+    return True, is_calm, did.counts[0, MOVED], *totals, *loops_in(columns, mirrored)
+
+
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def apply_small(
     out_words: Words,
@@ -412,7 +428,7 @@ def apply_small(
     ops: Ops,
     weights: Weights,
     changed: Words,
-) -> tuple[bool, bool, Int, Int, Int, Int, Int, Int, Int, Int, Int]:
+) -> Told:
     """Apply updates as they came (``keys``, ``ops``, ``weights`` as in ``Arrivals``; each for both directions of
     an edge if ``mirrored``) to one ``Orientation`` and, transposed, to another if ``both``.
 
@@ -424,14 +440,12 @@ def apply_small(
     weights of the inserted, the new and the old ones of the overwritten, and those of the deleted edges.
     ``did_words``: a ``Did``. Flags are 1 or 0: of a ``bool`` the type would be looked up each time.
 
-    Returns (done, whether nothing follows from ``Did``, the slots of the first array that moved, ``Totals``).
     Raises MemoryError where there is not enough; nothing was written then.
     """
     out, in_, did = orientation_in(out_words), orientation_in(in_words), did_in(did_words)
     arrived = Arrivals(keys, ops, weights)
-    none: Int = np.int64(0)
     if not is_good(arrived, n_vertices, negative):
-        return False, False, none, none, none, none, none, none, none, none, none
+        return NOT_DONE
     if mirrored:
         arrived = mirrored_of(arrived)
     there = ordered(arrived, out.weights.size > 0)
@@ -441,14 +455,13 @@ def apply_small(
         here = ordered(transposed_of(arrived), in_.weights.size > 0)
         _look_for(slots_of(in_), RowIndex(in_.row_leaf, in_.degrees), here.updates, here.end)
     updates, end = there.updates, there.end
-    inserted, overwritten, deleted, absent = probe(slots_of(out), updates, _FIRST, end)
+    totals = probe(slots_of(out), updates, _FIRST, end)
     if both:
         probe(slots_of(in_), here.updates, _FIRST, end)
     starts = np.zeros(4, np.int64)
     is_calm = _write(out, there, did, np.int64(0))
     if both:
         is_calm &= _write(in_, here, did, np.int64(1))
-    columns = columns_in(changed, arrived.keys.size, inserted, overwritten, deleted, absent)
+    columns = columns_in(changed, arrived.keys.size, totals)
     split_report(updates, _FIRST, end, columns, starts)
-    loops = loops_in(columns, mirrored)
-    return True, is_calm, did.counts[0, MOVED], inserted, overwritten, deleted, absent, *loops
+    return told_of(did, is_calm, totals, columns, mirrored)

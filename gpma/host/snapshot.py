@@ -141,7 +141,11 @@ class Turnstile:
     def __enter__(self) -> None:
         # Who writes stands in the entrance, so that a reader who leaves does not come in again first.
         self.entrance.acquire()
-        self.inside.acquire()
+        try:
+            self.inside.acquire()
+        except BaseException:  # an interrupt while others read
+            self.entrance.release()
+            raise
 
     def __exit__(self, *error: object) -> None:
         self.inside.release()

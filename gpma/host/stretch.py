@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numba as nb
 import numpy as np
 
-from ..atomics import fetch_add
+from ..drawing import drawn, drawn_by
 from ..edges import DELETED, EMPTY_KEY, HALF, INSERTED, Int, Offsets, Vertices
 from ..intrinsics import copy, inner, uncounted, uncounted_inner
 from ..layout import LEAF_LEAST, LEAF_SHIFT, LEAF_SLOTS, SHARE_FULL
@@ -83,10 +83,12 @@ def plan_left(slots: Slots, edges_left: Int, edges_wanted: Int) -> Move:
     counts = slots.counts
     end = np.int64(slots.stretch_end)
     source = np.int64(slots.stretch_begin)
-    width = min(end - source, (edges_wanted * end + edges_left - 1) // max(np.int64(edges_left), np.int64(1)))
+    # In floating point: with billions of edges a product of theirs and of leaves has more than 63 bits.
+    share = min(edges_wanted, edges_left) / max(edges_left, 1)
+    width = min(end - source, np.int64(np.ceil(share * end)))
     if edges_left < SHARE_MIN * end or width <= 0:
         return Move(source, np.int64(0), end, end, np.int64(0), source, end)
-    wanted = edges_left * width // end
+    wanted = np.int64(edges_left * (width / end))
     edges = np.int64(0)
     while edges < wanted:
         source -= 1
@@ -231,10 +233,7 @@ def _write_leaves(
 def _write_pieces(
     thread: Int, slots: Slots, row_leaf: Vertices, move: Move, starts: Offsets, cursor: Offsets
 ) -> None:
-    while True:
-        piece = fetch_add(cursor, 0, np.int64(1))
-        if piece >= starts.shape[0] - 1:
-            return
+    for piece in drawn(cursor, starts.shape[0] - 1):
         first, last = starts[piece, 0], starts[piece + 1, 0]
         _write_leaves(slots, row_leaf, move, first, last, starts[piece, 1], starts[piece, 2])
 
@@ -310,10 +309,7 @@ def _plan_past(
 def _write_moves(
     thread: Int, slots: Slots, row_leaf: Vertices, moves: Offsets, n: Int, together: Int, cursor: Offsets
 ) -> None:
-    while True:
-        first = fetch_add(cursor, 0, together)
-        if first >= n:
-            return
+    for first in drawn_by(cursor, n, together):
         for k in range(first, min(first + together, n)):
             source, begin, end, edges = moves[k, 0], moves[k, 1], moves[k, 2], moves[k, 3]
             move = Move(source, np.int64(0), begin, end, edges, begin, end)

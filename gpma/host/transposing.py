@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numba as nb
 import numpy as np
 
-from ..atomics import fetch_add
+from ..drawing import drawn
 from ..edges import HALF, LOW, EdgeList, Int, Keys, Offsets, Weights
 from ..intrinsics import inner
 from ..team import Crew, at_most, share
@@ -85,10 +85,7 @@ def transpose_into(arcs: Arcs, n_chunks: Int, between: Arcs, out: Arcs, crew: Cr
 def _find_largest(thread: int, keys: Keys, cursor: Offsets, largest: Keys) -> None:
     """The largest head of each chunk."""
     n, n_chunks = np.int64(keys.size), np.int64(largest.size)
-    while True:
-        chunk = fetch_add(cursor, 0, np.int64(1))
-        if chunk >= n_chunks:
-            return
+    for chunk in drawn(cursor, n_chunks):
         found = np.uint64(0)
         for i in range(n * chunk // n_chunks, n * (chunk + 1) // n_chunks):
             found = max(found, keys[np.uintp(i)] & LOW)
@@ -99,10 +96,7 @@ def _find_largest(thread: int, keys: Keys, cursor: Offsets, largest: Keys) -> No
 def _count_chunks(thread: int, keys: Keys, low_bits: int, cursor: Offsets, counts: Offsets) -> None:
     """How many heads of each chunk fall into each bucket."""
     n, n_chunks = np.int64(keys.size), np.int64(counts.shape[0])
-    while True:
-        chunk = fetch_add(cursor, 0, np.int64(1))
-        if chunk >= n_chunks:
-            return
+    for chunk in drawn(cursor, n_chunks):
         own = counts[chunk]
         for i in range(n * chunk // n_chunks, n * (chunk + 1) // n_chunks):
             own[np.uintp((keys[np.uintp(i)] & LOW) >> np.uint64(low_bits))] += np.int64(1)
@@ -113,10 +107,7 @@ def _fill_chunks(thread: int, arcs: Arcs, low_bits: int, cursor: Offsets, cursor
     """Move the arcs of each chunk, seen from their heads, to the places of their buckets, in their order."""
     keys, weights, to_keys, to_weights = arcs.keys, arcs.weights, to_arcs.keys, to_arcs.weights
     n, n_chunks = np.int64(keys.size), np.int64(cursors.shape[0])
-    while True:
-        chunk = fetch_add(cursor, 0, np.int64(1))
-        if chunk >= n_chunks:
-            return
+    for chunk in drawn(cursor, n_chunks):
         own = cursors[chunk]
         for i in range(n * chunk // n_chunks, n * (chunk + 1) // n_chunks):
             key = keys[np.uintp(i)]
@@ -137,10 +128,7 @@ def _order_buckets(
     keys, weights, to_keys, to_weights = arcs.keys, arcs.weights, to_arcs.keys, to_arcs.weights
     n_heads = np.int64(1) << np.int64(low_bits)
     cursors = np.empty(n_heads, np.int64)
-    while True:
-        bucket = fetch_add(cursor, 0, np.int64(1))
-        if bucket >= bounds.size - 1:
-            return
+    for bucket in drawn(cursor, bounds.size - 1):
         begin, end = bounds[bucket], bounds[bucket + 1]
         if begin == end:
             continue

@@ -18,7 +18,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from ..atomics import fetch_add
+from ..drawing import drawn, drawn_by
 from ..edges import HALF, NO_VERTEX, Int, Keys, Offsets, Vertices
 from ..intrinsics import (
     address_of,
@@ -212,10 +212,7 @@ def _look_up_pieces(
 ) -> None:
     # A string ends where the next one begins.
     ends = column.size - out.size
-    while True:
-        begin = piece * fetch_add(cursor, 0, np.int64(1))
-        if begin >= out.size:
-            return
+    for begin in drawn_by(cursor, out.size, piece):
         end = min(begin + piece, out.size)
         lookup(table, n, column[begin : end + ends], more, out[begin:end])
 
@@ -260,10 +257,7 @@ def _edges_of_pieces(
     # A string ends where the next one begins.
     beyond = src.size - keys.size
     tails, heads = np.empty(_BLOCK, np.uint32), np.empty(_BLOCK, np.uint32)
-    while True:
-        number = fetch_add(cursor, 0, np.int64(1))
-        if number >= unknown.size:
-            return
+    for number in drawn(cursor, unknown.size):
         for begin in range(piece * number, min(piece * (number + 1), keys.size), _BLOCK):
             count = min(_BLOCK, keys.size - begin)
             end = begin + count + beyond

@@ -14,7 +14,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from ..atomics import fetch_add
+from ..drawing import drawn
 from ..edges import HALF, LOW, NO_VERTEX, Int, Keys, Offsets, Vertices
 from ..intrinsics import inner, prefetch_to_read
 from ..team import Crew, at_most, share
@@ -117,10 +117,7 @@ def _small_edges_of_pieces(
     entries = np.uint64(vertices.size)
     last = np.int64(keys.size) - 1
     lacking = np.empty(_BLOCK + 1, np.int64)  # edges of a block of which an end has no entry
-    while True:
-        number = fetch_add(cursor, 0, np.int64(1))
-        if number >= unknown.size:
-            return
+    for number in drawn(cursor, unknown.size):
         for begin in range(piece * number, min(piece * (number + 1), keys.size), _BLOCK):
             n_lacking = 0
             for j in range(begin, min(begin + _BLOCK, keys.size)):

@@ -204,9 +204,9 @@ class VertexIndex:
         Raises:
             ValueError: one of them has none any more.
         """
-        self._growing.remove(dense)
         if isinstance(self._table, IntTable):
-            self._small.forget(self._table.external[dense])
+            self._small.forget(self._table.external[dense])  # first: some may be gone where one has none
+        self._growing.remove(dense)
 
     def free(self, dense: Vertices) -> None:
         """New ids may have these vertices, whose own were removed: nothing may be read from them until then."""
