@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import logging
 import os
+import subprocess
 import sys
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import NoReturn
 
 log = logging.getLogger(__name__)
@@ -20,6 +22,9 @@ VARIABLE = "GRAPHTIDE_DEVICE_LOST"
 
 REASON_CHARACTERS = 2000
 """Of a reason, so many go along: the system refuses environments that are too large."""
+
+ASKED_SECONDS_MAX = 60.0
+"""So long may a driver take to say whether there is a device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,37 @@ def lost_before() -> LostDevice | None:
     """The device for whose loss this process was started again."""
     told = os.environ.get(VARIABLE)
     return None if told is None else LostDevice(**json.loads(told))
+
+
+def require_device() -> None:
+    """Whether a process that begins anew would find a device. That is asked of one: what a driver tells a process
+    whose card failed cannot be relied on.
+
+    Raises:
+        NoDevice: it would not; the message says why.
+    """
+    from ..gpma.device import card  # a start imports this module before it needs anything of gpma
+
+    question = (
+        f"from {card.__name__} import NoDevice, require_any\n"
+        "try: require_any()\n"
+        "except NoDevice as error: raise SystemExit(str(error))"
+    )
+    known = [path for path in sys.path if path and Path(path).exists()]
+    try:
+        asked = subprocess.run(
+            [sys.executable, "-P", "-c", question],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(known)},
+            timeout=ASKED_SECONDS_MAX,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise card.NoDevice(f"the driver said nothing for {ASKED_SECONDS_MAX:g} s") from None
+    if asked.returncode:
+        said = asked.stderr.strip().rpartition("\n")[2]
+        raise card.NoDevice(said or f"a process that looked for one ended with status {asked.returncode}")
 
 
 def replace_process(lost: LostDevice | None) -> NoReturn:

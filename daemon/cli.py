@@ -19,7 +19,15 @@ import typer
 from typer.core import TyperGroup
 
 from .dead_letter_commands import dead_letters_app
-from .errors import CheckpointError, ConfigError, DeadLettersError, GraphtideError, NotWritten, SourceError
+from .errors import (
+    CheckpointError,
+    ConfigError,
+    DeadLettersError,
+    GraphtideError,
+    NotWritten,
+    SourceError,
+    Unauthorized,
+)
 from .flags import (
     CheckpointsFlag,
     ColumnFlags,
@@ -148,6 +156,8 @@ def _explain(error: BaseException) -> int:
         return 0
     if isinstance(error, GraphtideError):
         message = error.message
+        if isinstance(error, Unauthorized):
+            message += " (GRAPHTIDE_TOKEN, or --token-file)"
     elif isinstance(error, MemoryError):
         message = f"out of memory{f': {error}' if str(error) else ''}"
     elif isinstance(error, OSError):

@@ -154,7 +154,7 @@ class Progress:
 
 
 class Stopped(BaseException):
-    """Whoever waited for the kernels does not want them any more."""
+    """What was begun is not wanted any more: a start, say, that ends before there is anything to shut down."""
 
 
 def prepare(needs: Needs, stop: threading.Event, report: Callable[[Progress], None]) -> None:

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import asdict
 from typing import Any
 
 from .. import __version__
@@ -19,6 +18,7 @@ from ..ops.metrics import Metrics
 from ..partition.graph import RowsLost
 from . import kernels, systemd
 from .again import LostDevice, StartAgain, lost_before
+from .beginning import Beginning
 from .client.wire import LATENCY_BUCKETS_SECONDS
 from .config.sections.server import TlsConfig
 from .config.settings import Config
@@ -38,7 +38,6 @@ from .engine.storage import Storage
 from .engine.topology import EngineTopology
 from .engine.window import CountWindow
 from .errors import (
-    CheckpointError,
     ConfigError,
     GraphtideError,
     NotWritten,
@@ -48,25 +47,27 @@ from .errors import (
 from .health import Health
 from .ingest import decode
 from .ingest.decode import Decoder
-from .ingest.loop import Ingest, IngestReport
+from .ingest.loop import Ingest
 from .ingest.named_columns import named_columns
 from .ingest.prepared import PreparedQueue
+from .ingest.registry import Registry
 from .ingest.reuse import IdReuse
 from .ingest.row_keys import KeyHash
 from .ingest.sources import make_dead_letters, make_registry, make_source
+from .kernels import Stopped
 from .memory import INDEX, MemoryGuard, WithinBudget, telling
-from .os_errors import why
+from .observing import Observing, ingested
 from .outgoing.make import make_writer
 from .outgoing.writer import Writer
 from .priority import give_way
-from .records.stream import Offsets, Partition, offsets_from_wire
+from .records.stream import Partition, offsets_from_wire
 from .serve.endpoint import Exposition
 from .serve.listening import Doors, TlsFiles
 from .serve.supervisor import ServerLink
 from .serve.template import Template
 from .signals import handled_signals
-from .state.checkpoint import Checkpoint, CheckpointStore, require_same
-from .state.checkpointer import Checkpointer, Newest
+from .state.checkpoint import Checkpoint, CheckpointStore
+from .state.checkpointer import Checkpointer
 from .state.kept import KeptPrograms
 from .state.order_log import OrderLog
 from .state.requested import RequestedCheckpoints
@@ -75,13 +76,6 @@ from .warm_up import warm_up
 log = logging.getLogger(__name__)
 
 LAG_INTERVAL_S = 1.0
-RETRY_S = 5.0
-"""Until what could not be written is tried again, where nothing goes on without it."""
-TELL_EVERY_SECONDS = 60.0
-"""What goes on to be wrong is said again so often."""
-
-KEYED = "source.keyed"
-"""The part of a checkpoint's identity that says that keys of records stand for its edges."""
 
 GIVING_WAY = ("team-", "results")
 """Threads of these names are begun by the first thread, which does not give way."""
@@ -110,23 +104,15 @@ def serve(config: Config, template: Template, *, progress: bool) -> int:
         try:
             service.open_probes()
             service.reserve()
-            try:
-                warm_up(config, service.stopping, service.health.advance, progress=progress)
-            except kernels.Stopped:
-                log.info("stopped before the first epoch, while kernels were compiled")
-                return 0
+            warm_up(config, service.stopping, service.health.advance, progress=progress)
             service.startup()
             service.run()
             service.shutdown()
-        except _Stopped:
+        except Stopped:
             log.info("stopped before the first epoch, while %s", service.health.stage)
         except RowsLost as error:
             service.rows_lost(error)
     return 0
-
-
-class _Stopped(Exception):
-    """It was stopped before it had anything to shut down."""
 
 
 class Service:
@@ -223,9 +209,7 @@ class Service:
         config, store = self.config, self.store
         self.source = make_source(config)
         self._stack.callback(self.source.close)
-        self._identity: dict[str, Any] = {"graph": config.graph.identity()}
-        if config.source.keyed:
-            self._identity[KEYED] = True
+        self.beginning = Beginning(config, store, self.source, self.health, self._stop)
         self.card = card_of(config.device) if config.uses_device and self._lost is None else None
         if self._lost is not None:
             log.error(
@@ -233,13 +217,7 @@ class Service:
             )
             self.metrics.device_lost()
         self.health.enter("reading")
-        checkpoint = self._restorable(store)
-        self._newest: Newest | None = None
-        self._source_state = b""
-        if checkpoint is not None:
-            self._identity["source"] = checkpoint.identity["source"]
-            self._newest = Newest(checkpoint.epoch, offsets_from_wire(checkpoint.offsets))
-            self._source_state = checkpoint.arrays["source/state"].tobytes()
+        checkpoint = self.beginning.restorable(self.within_budget)
         self.health.enter("loading")
         self._hold(checkpoint)
         del checkpoint  # as large as the graph
@@ -252,6 +230,9 @@ class Service:
         self.results = self._make_results(storage)
         self.pipeline = self._make_pipeline(storage, store, requested)
         self._stack.callback(self.pipeline.between.close)
+        self.observing = Observing(
+            self.metrics, self.source, self.ingest, self.link, self.results, self.pipeline.checkpoints
+        )
         self.link.asked = self._make_asked()
         self.link.start()
         self._stack.callback(self.link.stop)
@@ -275,81 +256,23 @@ class Service:
             ", ".join([*self.link.addresses, *self.link.http_addresses]),
         )
 
-    def _restorable(self, store: CheckpointStore) -> Checkpoint | None:
-        """The checkpoint to go on from. Unless one of another source is to be discarded, ``_open_source`` will see
-        whether it is of this one.
-
-        Raises:
-            CheckpointError: there are checkpoints, and none may be used.
-            MemoryError: it does not fit into what is left of the machine, its control group or ``memory.budget``.
-            _Stopped: we were stopped while it was read, or the source was away.
-        """
-        checkpoint = store.newest_good(self._advance_unless_stopped, self.within_budget)
-        if checkpoint is None:
-            return None
-        if checkpoint.is_empty:  # whatever was meant to come of it
-            return checkpoint if "source" in checkpoint.identity else None
-        discard = self.config.checkpoint.on_mismatch == "discard"
-        present = dict(self._identity)
-        if discard:
-            self.health.enter("waiting")
-            present["source"] = self._source_identity()
-        try:
-            _require_source(checkpoint, store)
-            # Its kind is known before anybody is reached, and no answers are given until then of another graph.
-            of = {"source": {"kind": checkpoint.identity["source"].get("kind")}}
-            require_same(of, {"source": {"kind": self.config.source.kind}}, store.path)
-            saved = {part: is_ for part, is_ in checkpoint.identity.items() if part != "source" or part in present}
-            require_same(saved, present, store.path)
-        except CheckpointError as error:
-            if not discard:
-                raise
-            log.warning("the checkpoint of epoch %s is not used: %s", checkpoint.epoch, error.message)
-            return None
-        return checkpoint
-
-    def _advance_unless_stopped(self, progress: float) -> None:
-        self.health.advance(progress)
-        if self._stop.is_set():
-            raise _Stopped
-
-    def _source_identity(self) -> dict[str, Any]:
-        """What the source says that it is, as soon as it can be reached.
-
-        Raises:
-            _Stopped: we were stopped before.
-        """
-        told, tell_again = "", 0.0
-        while not self._stop.is_set():
-            try:
-                return self.source.identity()
-            except SourceUnavailable as error:
-                if error.message != told or time.monotonic() >= tell_again:
-                    log.warning("%s; trying again", error)
-                    told, tell_again = error.message, time.monotonic() + TELL_EVERY_SECONDS
-                self._stop.wait(1.0)
-        raise _Stopped
-
     def _hold(self, checkpoint: Checkpoint | None) -> None:
         """Have graph, index and programs.
 
         Raises:
-            _Stopped: we were stopped meanwhile.
+            Stopped: we were stopped meanwhile.
         """
         self._kept = KeptPrograms(self.store.path, self.store.require_folder)
         self.store.made_anew = self._kept.write_again
-        try:
-            contents = Contents(
-                self.config,
-                checkpoint,
-                self.store.next_incarnation(),
-                card=self.card,
-                kept=self._kept,
-                stop=self._stop,
-                stack=self._stack,
-            )
-        except kernels.Stopped:
-            raise _Stopped from None
+        contents = Contents(
+            self.config,
+            checkpoint,
+            self.store.next_incarnation(),
+            card=self.card,
+            kept=self._kept,
+            stop=self._stop,
+            stack=self._stack,
+        )
         self._contents, self.card = contents, contents.card
         self.graph, self.index, self.engine = contents.graph, contents.index, contents.engine
         self.position, self.window, self.keyed = contents.position, contents.window, contents.keyed
@@ -361,6 +284,8 @@ class Service:
         self.queue = PreparedQueue(config.epoch.queue_updates_max)
         self.reuse = IdReuse(self.index, self._begin_grace)
         stop = threading.Event()
+        registry = make_registry(config, given_up=stop.is_set)
+        self._renewals.append(lambda: _renew_registry(registry, config))
         self.ingest = Ingest(
             source=self.source,
             decoder=Decoder(
@@ -371,7 +296,7 @@ class Service:
                 csv_columns=config.source.csv_columns or None,
                 csv_delimiter=config.source.csv_delimiter,
                 columns=named_columns(config.source.columns),
-                registry=make_registry(config, given_up=stop.is_set),
+                registry=registry,
                 compacted=config.source.compacted == "accept",
                 keyed=None if self.keyed is None else KeyHash(self.keyed.secret),
                 memory=self.within_budget,
@@ -380,7 +305,7 @@ class Service:
             reuse=self.reuse,
             dead_letters=self.dead_letters,
             queue=self.queue,
-            report=self._ingested,
+            report=lambda report: ingested(self.metrics, report),
             poll_bytes_max=config.source.fetch_bytes_max,
             directed=config.graph.directed,
             barrier_timeout_s=config.source.barrier_timeout,
@@ -428,15 +353,15 @@ class Service:
             programs=standing.fresh,
             program_specs=self._contents.specs,
             position=self.position,
-            identity=self._identity,
+            identity=self.beginning.identity,
             dead_letters=self.dead_letters,
             store=store,
             metrics=self.metrics,
             interval_s=config.checkpoint.interval,
             on_checkpoint=lambda offsets: self._checkpointed(offsets, store),
-            has_beginning=self._newest is not None,
+            has_beginning=self.beginning.newest is not None,
             source_state=self.source.state,
-            newest=self._newest,
+            newest=self.beginning.newest,
             facts=self._facts,
             requested=requested,
             window=self.window,
@@ -516,7 +441,7 @@ class Service:
         """
         try:
             kernels.prepare_program(kernels_of(self.config, kind, given), given_up)
-        except kernels.Stopped:
+        except Stopped:
             raise GivenUp("nobody waits for this any more") from None
 
     def _engine_waits(self) -> bool:
@@ -525,7 +450,7 @@ class Service:
 
     def _checkpointed(self, offsets: dict[Partition, int], store: CheckpointStore) -> None:
         self.ingest.commit_soon(offsets)
-        oldest = store.oldest_offsets(self._identity)
+        oldest = store.oldest_offsets(self.beginning.identity)
         if oldest is not None:
             self.order.cut(offsets_from_wire(oldest))
 
@@ -566,27 +491,7 @@ class Service:
                 self._renew_secrets()
             if self._wants_device.is_set():
                 self._stop.set()
-            self.metrics.connections_refused(self.link.refused())
-            lag = self.ingest.lag()
-            barriers = self.ingest.reader.barriers
-            self.metrics.barriers(barriers.outcomes, barriers.waiting_partitions)
-            self.metrics.source_lag(unit=self.source.unit, amount=sum(lag.amount.values()), seconds=lag.seconds)
-            self.metrics.source_outages(self.source.outages)
-            self.metrics.ingest_waiting(self.ingest.waiting is not None)
-            self.ingest.long_waits.tell()
-            self.metrics.schema_lookups(self.ingest.decoder.lookups)
-            link = self.link
-            self.metrics.server(restarts=link.restarts, connections=link.connections, waiting=link.waiting)
-            self.metrics.subscriptions(link.subscriptions, link.told())
-            if self.results is not None:
-                results = self.results
-                self.metrics.results(
-                    asdict(results.written), lag_epochs=results.lag_epochs, lag_seconds=results.lag_seconds
-                )
-            self.metrics.requests_by_door(link.requests_by_door())
-            if (newest := self.pipeline.checkpoints.newest) is not None:
-                offsets = {str(partition): offset for partition, offset in newest.offsets.items()}
-                self.metrics.checkpoint_covers(offsets, self.source.log_margin(newest.offsets))
+            self.observing.look()
 
     def stop(self) -> None:
         """Ask for the end; may be called from any thread."""
@@ -634,83 +539,17 @@ class Service:
     def _read_source(self) -> None:
         """Reach the source, make sure it is the checkpoint's, and read it, first in the order of before."""
         try:
-            self._open_source(None if self._newest is None else self._newest.offsets)
-            self.ingest.reader.follow(self.order.open(self._identity))
+            self.beginning.open(self.position, self.pipeline.checkpoints, self.ingest, self.metrics)
+            self.ingest.reader.follow(self.order.open(self.beginning.identity))
             self.health.recovery.read(self.ingest.reader.backlog(), item=0)
             self.ingest.run(self.position.offsets)
-        except _Stopped:
+        except Stopped:
             pass
         except SourceReplaced as error:
             if self.config.checkpoint.on_mismatch == "discard":
                 raise SourceUnavailable(f"{error.message}. The next start begins anew with it") from error
             advice = "To begin anew with it, start with checkpoint.on_mismatch = 'discard'"
             raise SourceReplaced(f"{error.message}. {advice}", error.detail) from error
-
-    def _open_source(self, offsets: Offsets | None) -> None:
-        """Begin at these offsets of a checkpoint, else where the settings say, and make that durable.
-
-        Raises:
-            CheckpointError: the checkpoint is of another source.
-            _Stopped: we were stopped before.
-        """
-        identity = self._source_identity()
-        if offsets is not None:
-            saved = self._identity["source"]
-            if self.position.updates:
-                require_same({"source": saved}, {"source": identity}, self.config.checkpoint.path)
-            elif saved != identity:  # of which nothing was taken
-                offsets = None
-        if offsets is None:
-            self.pipeline.checkpoints.begin_anew()  # before they would be taken for those of this source
-        self._identity["source"] = identity
-        self.source.open(offsets, b"" if offsets is None else self._source_state)
-        while (backlog := self.source.backlog()) is None:
-            if self._stop.is_set():
-                raise _Stopped
-            self.source.poll(0, timeout_s=0.1)
-        if backlog:  # else the order of before tells whether there is anything
-            self.health.recovery.read(backlog, item=0)
-        if offsets is None:
-            self._keep_beginning()
-
-    def _keep_beginning(self) -> None:
-        tell_again = 0.0
-        while True:
-            try:
-                self.pipeline.checkpoints.write_beginning(self.source.position())
-            except OSError as error:
-                self.metrics.checkpoint_failed(type(error).__name__)
-                folder = str(self.config.checkpoint.path)
-                trouble = f"the first checkpoint cannot be written to {folder!r}: {why(error)}"
-                if trouble != self.ingest.withheld or time.monotonic() >= tell_again:
-                    log.error("nothing is read, since %s; trying again", trouble)
-                    tell_again = time.monotonic() + TELL_EVERY_SECONDS
-                self.ingest.withheld = trouble
-                if self._stop.wait(RETRY_S):
-                    raise _Stopped from None
-            else:
-                self.ingest.withheld = None
-                return
-
-    def _ingested(self, report: IngestReport) -> None:
-        self.metrics.ingested(
-            records=report.records,
-            bytes=report.bytes,
-            tombstones=report.tombstones,
-            inserts=report.inserts,
-            deletes=report.deletes,
-            vertex_inserts=report.vertex_inserts,
-            vertex_deletes=report.vertex_deletes,
-            self_loops_dropped=report.self_loops_dropped,
-            ids_reused=report.ids_reused,
-            late=report.late,
-            poll_seconds=report.poll_seconds,
-            decode_seconds=report.decode_seconds,
-            index_seconds=report.index_seconds,
-        )
-        self.metrics.misrouted(report.misrouted)
-        for letter in report.bad:
-            self.metrics.bad_records(letter.reason)
 
     # -- shutdown -----------------------------------------------------------------------------------------
 
@@ -769,20 +608,18 @@ class Service:
         log.warning("stopped without a last checkpoint: the next start goes on from the one before")
 
 
+def _renew_registry(registry: Registry | None, config: Config) -> None:
+    """Have the password and the certificates of the schema registry read again.
+
+    Raises:
+        ConfigError: one of the files cannot be used.
+    """
+    now = make_registry(config)
+    if registry is not None and now is not None:
+        registry.renew(now)
+
+
 def _tls_files(tls: TlsConfig) -> TlsFiles | None:
     if tls.certificate is None or tls.key is None:
         return None
     return TlsFiles(str(tls.certificate), str(tls.key), None if tls.client_ca is None else str(tls.client_ca))
-
-
-def _require_source(checkpoint: Checkpoint, store: CheckpointStore) -> None:
-    """
-    Raises:
-        CheckpointError: it does not name the source that its offsets belong to.
-    """
-    if "source" not in checkpoint.identity:
-        incarnation, number = checkpoint.epoch
-        raise CheckpointError(
-            f"checkpoint-{incarnation}-{number} in {str(store.path)!r} does not say of which source its offsets "
-            f"are. Delete it to go on from the one before it, or start anew (checkpoint.on_mismatch = 'discard')"
-        )

@@ -83,7 +83,7 @@ def export(
 checkpoint_app = typer.Typer(
     help="Make checkpoints, list them, verify them, look into them, and copy them.",
     epilog=examples(
-        "[cyan]graphtide checkpoint now --address unix:/run/graphtide.sock[/cyan]",
+        "[cyan]graphtide checkpoint now unix:/run/graphtide.sock[/cyan]",
         "[cyan]graphtide checkpoint list /var/lib/graphtide/checkpoints[/cyan]",
         "[cyan]graphtide checkpoint copy /var/lib/graphtide/checkpoints ./from-here --at 3.1200[/cyan]  and start "
         "from it: graphtide run --checkpoints ./from-here",
@@ -103,10 +103,13 @@ FolderArgument = Annotated[
 
 
 @checkpoint_app.command(
-    epilog=examples("[cyan]graphtide checkpoint now --address unix:/run/graphtide.sock --json[/cyan]"),
+    epilog=examples("[cyan]graphtide checkpoint now unix:/run/graphtide.sock --json[/cyan]"),
 )
 def now(
-    address: Annotated[str, typer.Option("--address", "-a", help="unix:PATH or tcp://HOST:PORT.")],
+    place: Annotated[
+        str | None, typer.Argument(metavar="ADDRESS", help="unix:PATH or tcp://HOST:PORT", show_default=False)
+    ] = None,
+    address: AddressFlag = None,
     timeout: WaitFlag = 60.0,
     json: JsonFlag = False,
     token: TokenFlag = None,
@@ -117,9 +120,11 @@ def now(
     tls_key: TlsKeyFlag = None,
 ) -> None:
     """Have a running daemon write a checkpoint of the present epoch or a later one, and wait for it."""
+    if (place is None) == (address is None):
+        raise typer.BadParameter("give one ADDRESS, unix:PATH or tcp://HOST:PORT")
     from .tools.checkpoints import make_now
 
-    with client_of(address, token, token_file, tls, tls_ca, tls_cert, tls_key) as client:
+    with client_of(place or address or "", token, token_file, tls, tls_ca, tls_cert, tls_key) as client:
         raise typer.Exit(make_now(client, timeout, as_json=json))
 
 

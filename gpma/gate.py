@@ -183,7 +183,7 @@ def updates_from(gate: Gate, side: Int, key: Int) -> Int:
     """The first update of the batch whose key is not smaller."""
     at = _BESIDE + side * _SIDE_WORDS
     keys = array_at(np.uint64(gate[at + _KEYS]), gate[at + _N_KEYS], np.uint64)
-    return first_at(keys, 0, keys.size, key)
+    return first_at(keys, np.int64(0), keys.size, key)
 
 
 @uncounted_inner

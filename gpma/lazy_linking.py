@@ -133,6 +133,14 @@ class _Library(JITCodeLibrary):  # type: ignore[misc]
         if isinstance(library, _Library):  # else it was made before this class was installed
             self.calls = {**library.calls, **self.calls}
 
+    def _optimize_functions(self, ll_module: Any) -> None:
+        """As Numba does it, but for what is only declared: it makes a pass manager for each of these, too."""
+        ll_module.data_layout = self._codegen._data_layout
+        for function in ll_module.functions:
+            if not function.is_declaration:
+                passes, builder = self._codegen._function_pass_manager()
+                passes.run(function, builder)
+
     def finalize(self) -> None:
         """As Numba does it, with other names for what lies apart."""
         for entry, symbol in self._symbols.items():

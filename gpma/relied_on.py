@@ -68,6 +68,10 @@ _RELIED_ON: dict[str, dict[str, tuple[str, str]]] = {
             "_codegen _engine _load_defined_symbols",
         ),
         "JITCodeLibrary._get_module_for_linking": ("self", "_shared_module"),
+        "JITCodeLibrary._optimize_functions": (
+            "self ll_module",
+            "data_layout _codegen _data_layout functions _function_pass_manager run",
+        ),
         "JITCodeLibrary.finalize": (
             "self",
             "_linking_libraries _final_module link_in _get_module_for_linking _reload_init",

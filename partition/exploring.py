@@ -17,6 +17,7 @@ from ..gpma.edges import HALF, LOW, EdgeList, Int, Vertices, Weights, frozen
 from ..gpma.host.array import PackedMemoryArray
 from ..gpma.intrinsics import uncounted
 from ..gpma.rows import RowView, find_on, runs
+from ..gpma.sorted_keys import first_at
 from ..gpma.splice import spliced
 
 LOOKUP_READS = 12
@@ -391,7 +392,7 @@ def _look_up(
     """As ``_read_row``, looking each target up in the row."""
     leaf = np.int64(rows.row_leaf[u])
     stopped = np.int64(-1)
-    for k in range(np.searchsorted(targets, first), targets.size):
+    for k in range(first_at(targets, np.int64(0), targets.size, first), targets.size):
         v = np.int64(targets[k])
         if reads >= reads_max:
             stopped = v

@@ -32,7 +32,7 @@ if __name__ == "__main__":
         if Path("host-waits").exists():
             from graphtide.partition import whole
 
-            vars_of_module: Any = whole
+            vars_of_module = whole
             vars_of_module.SECONDS_MAX = 3600.0
             vars_of_module.Behind.begin = lambda _: True
 
@@ -44,6 +44,12 @@ if __name__ == "__main__":
             if Path("run-fails").exists():
                 failing.enter_context(cuda_emulator.failing_card(0, quiet=True))
             return start_there(program, graph)
+
+        from graphtide.daemon import again
+        from graphtide.gpma.device.card import require_any
+
+        vars_of_module: Any = again
+        vars_of_module.require_device = require_any  # a process of its own would know nothing of the emulation
 
         vars_of_class: Any = DeviceProgram
         vars_of_class.start_there = start_or_fail

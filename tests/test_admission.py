@@ -213,7 +213,102 @@ def test_two_tokens_are_right_while_clients_change_over(chain, tmp_path):
             client.stats()
 
 
+def test_with_a_token_that_goes_all_end_that_came_with_it_and_nobody_else(chain, tmp_path):
+    """Requests that wait, those that are answered aside, and subscriptions."""
+    with (
+        serving(chain, tmp_path, tokens=["old-token", "new-token"]) as link,
+        contextlib.ExitStack() as stack,
+    ):
+        address = link.addresses[0]
+        later = {"min_offsets": {"t": {0: (chain.number + 1) * 10}}, "timeout_ms": 60_000}
+        waiting = {token: stack.enter_context(raw(address)) for token in ("old-token", "new-token")}
+        for token, connection in waiting.items():
+            connection.send(hello(token) + request(2, "wait", later))
+            assert connection.answer()[2] is None
+        computing = stack.enter_context(raw(address))
+        computing.send(hello("old-token") + request(2, "compute", {"program": "triangles"}))
+        assert computing.answer()[2] is None and chain.begun.wait(60)
+        clients = [stack.enter_context(Client(address, token=token, timeout=60)) for token in waiting]
+        old, new = (client.subscribe("rank") for client in clients)
+        stack.callback(old.close)
+        stack.callback(new.close)
+        next(old), next(new)
+        link.renew_access(["new-token"])
+        assert waiting["old-token"].error() == computing.error() == "unauthorized"
+        assert chain.given_up.wait(60)
+        with pytest.raises(errors.Unauthorized, match="no longer valid"):
+            next(old)
+        link.publish(chain.publication())
+        assert next(new).epoch == (1, chain.number)
+        assert waiting["new-token"].answer()[:3] == [1, 2, None]
+
+
 # -- TLS --------------------------------------------------------------------------------------------------
+
+
+def test_no_client_may_ask_for_another_handshake(chain, tmp_path):
+    own = certificate(tmp_path, "server")
+    with serving(chain, tmp_path, listen=["tcp://127.0.0.1:0"], tls=TlsFiles(*own)) as link:
+        asked = ["openssl", "s_client", "-tls1_2", "-connect", link.addresses[0].removeprefix("tcp://")]
+        with subprocess.Popen(
+            asked, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as client:
+            assert client.stdin is not None and client.stdout is not None
+            until(lambda: "Verify return code" in client.stdout.readline())
+            client.stdin.write("R\n")
+            client.stdin.flush()
+            said = client.stdout.read()
+        assert "RENEGOTIATING" in said and "no renegotiation" in said
+
+
+def test_certificates_that_change_leave_open_connections_and_meet_new_ones(chain, tmp_path):
+    """Of the server, and the authority of clients; a server process that begins later has them, too."""
+    before, after, client_ca = (certificate(tmp_path, name) for name in ("before", "after", "client"))
+    used = TlsFiles(f"{tmp_path}/used.pem", f"{tmp_path}/used.key", client_ca=f"{tmp_path}/used-ca.pem")
+
+    def install(own, ca):
+        for source, target in zip(
+            (*own, ca.certificate), (used.certificate, used.key, used.client_ca), strict=True
+        ):
+            shutil.copy(source, target)
+
+    def trusting(server, own):
+        context = ssl.create_default_context(cafile=server.certificate)
+        context.load_cert_chain(*own)
+        return context
+
+    def answers(server, own):
+        try:
+            with Client(address, ssl_context=trusting(server, own), timeout=60) as client:
+                client.stats()
+        except errors.Unavailable:
+            return False
+        return True
+
+    install(before, client_ca)
+    with serving(chain, tmp_path, listen=["tcp://127.0.0.1:0"], tls=used) as link, contextlib.ExitStack() as stack:
+        address = link.addresses[0]
+        open_before = stack.enter_context(Client(address, ssl_context=trusting(before, client_ca), timeout=60))
+        told = stack.enter_context(open_before.subscribe("rank"))
+        open_before.stats(), next(told)
+        install(after, after)  # on disk alone: nobody has said so yet
+        assert answers(before, client_ca) and not answers(after, after)
+        link.renew_access([])
+        until(lambda: answers(after, after))
+        assert not answers(before, client_ca) and not answers(after, client_ca)
+        link.publish(chain.publication())
+        assert next(told).epoch == open_before.stats().epoch == (1, chain.number)
+        told.close()
+        Path(used.key).write_text("no key")
+        with pytest.raises(errors.ConfigError, match="TLS with"):
+            link.renew_access([])
+        assert answers(after, after)
+        os.kill(link.pid, signal.SIGKILL)  # the next server finds files that it cannot use
+        until(lambda: link.restarts == 1 and link.is_ready)
+        assert not answers(after, after)
+        install(before, client_ca)
+        link.renew_access([])
+        until(lambda: answers(before, client_ca))
 
 
 @pytest.mark.sample(among="who may come in")

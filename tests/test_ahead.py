@@ -4,48 +4,55 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from graphtide.daemon.errors import Unavailable
-from graphtide.daemon.serve import serving as serving_module
-from graphtide.daemon.serve.serving import AHEAD_UNASKED, Reply, Serving
+from graphtide.daemon.serve import once
+from graphtide.daemon.serve.once import AHEAD_UNASKED, OnceAnEpoch
 
 
-class Epochs(Serving):
-    """A serving of epochs without results, of which only what is cached works."""
+class Epochs:
+    """Epochs without results, of which answers are asked."""
 
     def __init__(self) -> None:
-        self._cache, self._computing = {}, set()
+        self.answers = OnceAnEpoch[int](lambda: (1, self.number), self.begin)
+        self.under_way: set[asyncio.Future[int]] = set()
         self.number = 1
         self.computed: list[tuple[Any, int]] = []
         self.fails = False
 
-    def snapshot(self) -> Any:
-        return SimpleNamespace(epoch=(1, self.number))
+    def begin(self, work: Coroutine[Any, Any, int]) -> asyncio.Future[int]:
+        future = asyncio.ensure_future(work)
+        self.under_way.add(future)
+        future.add_done_callback(self.ended)
+        return future
+
+    def ended(self, future: asyncio.Future[int]) -> None:
+        self.under_way.discard(future)
+        if not future.cancelled():
+            future.exception()
 
     async def publish(self) -> None:
         self.number += 1
-        self._compute_ahead()
-        while self._computing:
+        self.answers.compute_ahead()
+        while self.under_way:
             await asyncio.sleep(0)
 
-    def work(self, key: Any) -> Callable[[], Coroutine[Any, Any, Reply]]:
-        async def compute() -> Reply:
+    def work(self, key: Any) -> Callable[[], Coroutine[Any, Any, int]]:
+        async def compute() -> int:
             number = self.number
             self.computed.append((key, number))
             await asyncio.sleep(0)
             if self.fails:
                 raise Unavailable("epochs follow each other too fast")
-            return Reply(b"", {"number": number})
+            return number
 
         return compute
 
     async def ask(self, key: Any = "k", *, ahead: bool = True) -> int:
-        reply = await self.cached(key, self.work(key), ahead=ahead)
-        return int(reply.answer["number"])
+        return await self.answers.answer(key, self.work(key), ahead=ahead)
 
 
 def test_what_was_asked_of_an_epoch_is_computed_for_the_next_one_and_no_further() -> None:
@@ -63,7 +70,7 @@ def test_what_was_asked_of_an_epoch_is_computed_for_the_next_one_and_no_further(
         assert len(epochs.computed) == made, "nobody asked any more"
         newest = epochs.number
         assert await epochs.ask() == newest and epochs.computed[made:] == [("k", newest)]
-        epochs._compute_ahead()
+        epochs.answers.compute_ahead()
         assert len(epochs.computed) == made + 1, "it is the same epoch"
         for _ in range(AHEAD_UNASKED):
             await epochs.publish()
@@ -82,31 +89,31 @@ def test_what_computed_an_answer_computes_the_next_one_whoever_has_asked_meanwhi
         epochs = Epochs()
         by: list[str] = []
 
-        def work(name: str) -> Callable[[], Coroutine[Any, Any, Reply]]:
-            async def compute() -> Reply:
+        def work(name: str) -> Callable[[], Coroutine[Any, Any, int]]:
+            async def compute() -> int:
                 by.append(name)
-                return Reply(b"", {})
+                return 0
 
             return compute
 
-        await epochs.cached("k", work("first"), ahead=True)
+        await epochs.answers.answer("k", work("first"), ahead=True)
         for _ in range(3):
             await epochs.publish()
-            await epochs.cached("k", work("later"), ahead=True)
+            await epochs.answers.answer("k", work("later"), ahead=True)
         assert by == ["first"] * 4
 
     asyncio.run(go())
 
 
 def test_few_are_computed_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving_module, "AHEAD_MAX", 2)
+    monkeypatch.setattr(once, "AHEAD_MAX", 2)
 
     async def go() -> None:
         epochs = Epochs()
         for key in range(5):
             assert await epochs.ask(key) == 1
         await epochs.publish()
-        assert len(epochs.computed) == 7 and not epochs._computing
+        assert len(epochs.computed) == 7 and not epochs.under_way
         for number in (2, 3):
             assert await epochs.ask("late") == number
             await epochs.publish()
@@ -141,7 +148,7 @@ def test_whoever_leaves_while_it_is_computed_ahead_leaves_it_to_others() -> None
         epochs = Epochs()
         await epochs.ask()
         epochs.number += 1
-        epochs._compute_ahead()
+        epochs.answers.compute_ahead()
         leaves, stays = asyncio.create_task(epochs.ask()), asyncio.create_task(epochs.ask())
         await asyncio.sleep(0)
         leaves.cancel()

@@ -358,6 +358,24 @@ def test_a_run_that_cannot_be_is_refused(
         client.compute(program, given, **options)
 
 
+@pytest.mark.parametrize("method", ["compute", "keep"])
+@pytest.mark.parametrize(
+    ("program", "given", "parameter"),
+    [
+        ("bfs", {"source": "alice"}, "source"),  # of a graph whose ids are integers
+        ("bfs", {"source": [1.5]}, "source"),
+        ("breaks", {"pace": 1}, "pace"),
+        ("bfz", {"source": 1}, "program"),
+    ],
+)
+def test_what_is_wrong_with_a_program_names_its_parameter(
+    client: Client, method: str, program: str, given: Any, parameter: str
+) -> None:
+    with pytest.raises(RequestError) as caught:
+        client.call(method, {"program": program, "parameters": given}, timeout_ms=0)
+    assert caught.value.detail["parameter"] == parameter
+
+
 def test_runs_take_turns_and_end_with_their_client(life: Life, client: Client, gate: Path) -> None:
     # Statistics are those of an epoch: of one that comes after all runs before.
     client.wait(life.send(epoch_of([(Op.INSERT, 1, 2, 1.0)], 0)), timeout_ms=300_000)

@@ -7,13 +7,17 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[1]
 BENCHMARKS = ROOT / "benchmarks"
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+Asked = Callable[[list[list[str]]], dict[str, str]]
+"""What is wrong with command lines, by the command line."""
 START = r"(?:python3? )?(?:benchmarks/)?\w+\.py"
 
 
@@ -37,19 +41,30 @@ def shown(text: str) -> list[list[str]]:
     return commands
 
 
-def asked(commands: list[list[str]]) -> dict[str, str]:
-    """What is wrong with these, by the command line."""
-    done = subprocess.run(
-        [sys.executable, Path(__file__).with_name("benchmark_commands.py"), BENCHMARKS],
-        input="".join(json.dumps(words) + "\n" for words in commands),
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    answers = [json.loads(line) for line in done.stdout.splitlines()]
-    return {shlex.join(words): wrong for words, wrong in zip(commands, answers, strict=True) if wrong is not None}
+@pytest.fixture(scope="module")
+def asked() -> Iterator[Asked]:
+    """Asks one process, which loads what benchmarks load once."""
+    command = [sys.executable, Path(__file__).with_name("benchmark_commands.py"), BENCHMARKS]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+
+        def ask(commands: list[list[str]]) -> dict[str, str]:
+            assert process.stdin is not None and process.stdout is not None
+            found = {}
+            for words in commands:
+                process.stdin.write(json.dumps(words) + "\n")
+                process.stdin.flush()
+                wrong = json.loads(process.stdout.readline())
+                if wrong is not None:
+                    found[shlex.join(words)] = wrong
+            return found
+
+        yield ask
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(PATIENCE_S) == 0
 
 
-def test_every_command_line_that_documents_show_is_taken() -> None:
+def test_every_command_line_that_documents_show_is_taken(asked: Asked) -> None:
     commands = [words for page in PAGES for words in shown(page.read_text("utf-8"))]
     for name, *words in list(commands):
         if name == "in_turns.py":  # what it hands on to another
@@ -60,7 +75,7 @@ def test_every_command_line_that_documents_show_is_taken() -> None:
     assert asked(commands) == {}
 
 
-def test_every_benchmark_writes_its_help() -> None:
+def test_every_benchmark_writes_its_help(asked: Asked) -> None:
     """Those that are named nowhere, too."""
     takes = [path.name for path in BENCHMARKS.glob("*.py") if "parse_args(" in path.read_text("utf-8")]
     needs = {"in_turns.py": ["../before", "engine.py", "--scale", "9"], "pictures.py": ["FILE"]}
@@ -68,7 +83,7 @@ def test_every_benchmark_writes_its_help() -> None:
     assert asked([[name, *needs.get(name, [])] for name in takes]) == {}
 
 
-def test_what_a_benchmark_does_not_take_is_found() -> None:
+def test_what_a_benchmark_does_not_take_is_found(asked: Asked) -> None:
     wrong = asked([["window.py", "--edgs", "5"], ["engine.py", "--scale", "x"], ["report.py"], ["window.py"]])
     assert [*wrong] == ["window.py --edgs 5", "engine.py --scale x", "report.py"]
     assert "--edgs" in wrong["window.py --edgs 5"] and "invalid" in wrong["engine.py --scale x"]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import json
 import logging
 import os
 import re
+import resource
 import shlex
 import signal
 import socket
@@ -24,11 +26,12 @@ import msgpack
 import numpy as np
 import pytest
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
+from rich.console import Console
 from typer.testing import CliRunner
 from waiting import PATIENCE_S
 
 from graphtide.compute import registry
-from graphtide.daemon import cli, logs, terminal
+from graphtide.daemon import cli, logs, os_errors, terminal
 from graphtide.daemon.client.wire import pack_bitmap, pack_column
 from graphtide.daemon.config.load import from_tables
 from graphtide.daemon.config.settings import Config
@@ -43,10 +46,11 @@ from graphtide.daemon.errors import (
     SourceError,
     SourceReplaced,
     SourceUnavailable,
+    Unauthorized,
     UnknownProgram,
 )
 from graphtide.daemon.flags import with_homes
-from graphtide.daemon.ingest import kafka_client
+from graphtide.daemon.ingest import kafka_client, sources
 from graphtide.daemon.ingest.dead_letters import pack_letter
 from graphtide.daemon.os_errors import SOCKET_PATH_BYTES, why
 from graphtide.daemon.records.spool_format import frame, read_frames
@@ -363,6 +367,34 @@ def test_a_limit_of_the_process_is_said(limit: str, message: str, tmp_path: Path
     assert "Traceback" not in done.stderr
 
 
+def _require_limits() -> None:
+    os_errors.require_descriptors()
+    os_errors.require_address_space(1)
+
+
+@pytest.mark.parametrize(
+    ("limit", "check", "least"),
+    [
+        ("RLIMIT_NOFILE", "open files", os_errors.DESCRIPTORS_MIN),
+        ("RLIMIT_AS", "address space", os_errors.ADDRESS_SPACE_MIN),
+    ],
+)
+def test_the_doctor_fails_where_a_limit_keeps_a_daemon_from_starting(
+    monkeypatch: pytest.MonkeyPatch, limit: str, check: str, least: int
+) -> None:
+    """With the sentence that a start ends with."""
+    config = from_tables({"compute": {"threads": 1}})
+    limits = {number: resource.getrlimit(number) for number in (resource.RLIMIT_NOFILE, resource.RLIMIT_AS)}
+    limits |= {resource.RLIMIT_STACK: (8 << 20, 8 << 20), resource.RLIMIT_MEMLOCK: (1, 1)}
+    limits[getattr(resource, limit)] = least - 1, least - 1
+    monkeypatch.setattr(resource, "getrlimit", limits.__getitem__)
+    with pytest.raises(ConfigError) as refused:
+        _require_limits()
+    assert doctor.Finding(check, "fail", refused.value.message) in list(doctor._limits(config))
+    limits[getattr(resource, limit)] = resource.RLIM_INFINITY, resource.RLIM_INFINITY
+    assert all(one.status != "fail" for one in doctor._limits(config) if one.check == check)
+
+
 def test_kernels_that_would_not_be_compiled_are_said(
     runner: CliRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -585,6 +617,21 @@ def test_the_doctor_fails_with_a_hint_where_the_daemon_could_not_run(tmp_path: P
     assert found["gpu"].status == "fail"
     assert found["source.path"].status == "ok"
     assert "metrics.listen" not in found
+
+
+def test_an_encoding_that_a_spool_does_not_go_by_is_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its files end in .json, say, and are read as that, with a dead letter for each line."""
+    given = {"kind": "spool", "path": str(tmp_path / "spool"), "encoding": "debezium"}
+    kafka = {"kind": "kafka", "bootstrap_servers": ["a:1"], "topics": ["t"], "encoding": "debezium"}
+    said = 'source.encoding = "debezium" is of no effect: files of a spool are read as what their names end in'
+    with contextlib.closing(sources.make_source(from_tables({"source": given}))):
+        assert said in caplog.text
+    (finding,) = (one for one in doctor._directories(from_tables({"source": given})) if one.status == "warn")
+    assert finding.check == "source.encoding" and finding.found.startswith(said)
+    for other in (kafka, {key: value for key, value in given.items() if key != "encoding"}):
+        assert from_tables({"source": other}).source.unheeded_encoding() is None
 
 
 def test_the_doctor_sees_what_a_start_would_not_get_past(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1087,13 +1134,18 @@ ANSWERS: dict[str, tuple[dict[str, Any], dict[str, Any], list[list[str]]]] = {
         {
             "programs": {
                 "hops": {"kind": "bfs", "parameters": {"source": 1}, "scalars": {"reached": 12345678.0}},
-                "lcc": {"kind": "lcc", "parameters": {}, "scalars": {"mean": 1 / 3}},
+                "lcc": {"kind": "lcc", "parameters": {}, "joined": [1, 20], "scalars": {"mean": 1 / 3}},
+                "new": {"kind": "bfs", "parameters": {"source": 2}, "joined": None, "scalars": {}},
             }
         },
         [
-            ["program", "kind", "parameters", "scalars"],
-            ["hops", "bfs", "source=1", "reached=12345678"],
-            ["lcc", "lcc", "-", "mean=0.333333"],
+            ["program", "kind", "parameters", "joined"],
+            ["hops", "bfs", "source=1", "-"],
+            ["lcc", "lcc", "-", "1.20"],
+            ["new", "bfs", "source=2", "-"],
+            ["program", "scalars"],
+            ["hops", "reached=12345678"],
+            ["lcc", "mean=0.333333"],
         ],
     ),
     "stats": (
@@ -1225,6 +1277,23 @@ def test_answers_are_tables_for_people(method: str, asked: list[Any], capsys: py
     assert lines[-1] == ["epoch", "2.17,", "offsets", '{"edges":', '{"0":', "5}}"]
 
 
+def test_the_table_of_programs_fits_a_terminal_of_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = {"state": "fresh", "error_bound": 0.000936629, "memory_bytes": 776708, "parameters": {}, "kept": False}
+    scalars = {"norm": 5497.22, "error_bound": 0.000936629, "amplification": 1.21166}
+    programs = {
+        "pagerank": {"kind": "pagerank", **state, "joined": None, "scalars": scalars},
+        "components": {"kind": "components", **state, "joined": None, "scalars": {"components": 1.0}},
+        "bfs(4)": {"kind": "bfs", **state, "parameters": {"source": 4}, "joined": [1, 2], "scalars": {}},
+    }
+    shown = Console(file=io.StringIO(), width=80)
+    query.show("programs", {}, {**STAMP, "programs": programs}, shown)
+    assert isinstance(shown.file, io.StringIO)
+    lines = shown.file.getvalue().splitlines()
+    assert [line.split()[0] for line in lines[:7]] == [
+        "program", "pagerank", "components", "bfs(4)", "program", "pagerank", "components"
+    ]  # fmt: skip
+
+
 def test_degrees_are_shown_where_in_edges_are_not_kept(
     asked: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -1295,6 +1364,17 @@ def test_what_is_wrong_with_no_argument_alone_is_no_invalid_value(
 def test_errors_of_queries_are_one_line_and_a_code(runner: CliRunner, asked: list[Any]) -> None:
     done = runner.invoke(cli.app, ["query", "unix:/x", "gte"])
     assert (done.exit_code, done.stderr) == (1, "graphtide: 'gte' is no method of the protocol\n")
+
+
+def test_who_is_asked_for_a_token_is_told_how_to_give_one(
+    runner: CliRunner, asked: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise Unauthorized("this server asks for a token")
+
+    monkeypatch.setattr(query.Client, "call", refuse)
+    done = runner.invoke(cli.app, ["query", "unix:/x", "stats"])
+    assert done.stderr == "graphtide: this server asks for a token (GRAPHTIDE_TOKEN, or --token-file)\n"
 
 
 def test_a_daemon_that_is_not_there_is_one_line_and_worth_trying_again(runner: CliRunner) -> None:

@@ -16,6 +16,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("compute", "daemon", "gpma", "ops", "partition")
+KERNELS = {"nb.njit", "_jit", "_inner", "inner", "uncounted", "uncounted_inner"}
+"""What decorates a kernel."""
 ONE_WAY = "the way of a record, then of an answer"
 
 
@@ -79,6 +81,17 @@ def test_kernels_let_go_of_the_interpreter() -> None:
                         keeps.append((str(module.relative_to(ROOT)), function.name))
     shorter_than_a_handover = [("gpma/rows.py", "copy_short_row")]
     assert sorted(keeps) == sorted(shorter_than_a_handover)
+
+
+def test_kernels_look_for_keys_by_means_of_our_own() -> None:
+    """``np.searchsorted`` has four functions of Numba's compiled, or more, for each kind of key."""
+    by_numba = []
+    for module in (file for room in ROOMS for file in (ROOT / room).rglob("*.py")):
+        for function in ast.walk(ast.parse(module.read_text())):
+            made = " ".join(map(ast.unparse, getattr(function, "decorator_list", ())))
+            if {*made.replace("(", " ").split()} & KERNELS and "np.searchsorted" in ast.unparse(function):
+                by_numba.append((str(module.relative_to(ROOT)), function.name))
+    assert not by_numba
 
 
 def plant(folder: Path, file: str, line: str) -> subprocess.CompletedProcess[str]:

@@ -599,6 +599,19 @@ def test_a_daemon_that_must_have_a_device_refuses_to_start_without_one(tmp_path:
         assert "install graphtide[cuda13]" in daemon.log.read_text()
 
 
+def test_a_daemon_does_not_start_again_for_a_device_that_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with Daemon(tmp_path, {"program": []}) as daemon, daemon.start().client() as client:
+        incarnation = client.stats().epoch[0]
+        with pytest.raises(NotSupported, match=r"there is no device to be tried: .*(CuPy|cupy)"):
+            client.admin_device(retry=True)
+        assert client.stats().epoch[0] == incarnation and not client.admin_device()["present"]
+        assert daemon.stop() == 0
+        assert "replaces itself" not in daemon.log.read_text()
+
+
 def test_a_program_stays_on_the_host_where_that_is_its_place(emulated_cupy: ModuleType) -> None:
     graph = Graph(device=True)
     try:

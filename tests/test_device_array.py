@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 from packed_array_machine import VERTICES, ArrayMachine, Leaves, assert_moved_leaves_are_within_bounds
 
-from graphtide.gpma.edges import ChangeReport, EdgeBatch, EdgeList, SubCSR, pack
+from graphtide.gpma.edges import MAX_VERTICES, ChangeReport, EdgeBatch, EdgeList, SubCSR, pack
 from graphtide.gpma.host.array import PackedMemoryArray
 from graphtide.gpma.layout import LEAF_SLOTS
 
@@ -246,6 +246,31 @@ def test_device_long_histories_match_numpy(way: Callable[[], None], seed: int, n
     cupy = needs_device()
     way()
     long_history(DeviceSide(cupy, 0, settings()), seed + number, largest=100_000, steps=30)
+
+
+def test_vertices_beyond_what_kernels_can_number_are_refused(
+    emulated_cupy: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is room asked for beyond, where an array grows."""
+    from graphtide.gpma.device import array as device_array
+    from graphtide.gpma.device.state import RowIndex
+
+    array = device_array.DevicePackedArray(weighted=False)
+    array.ensure_vertices(7)
+    most, asked = (1 << 32) - (1 << 20), []
+    with pytest.raises(MemoryError, match=f"room for {most} vertices, not {MAX_VERTICES}"):
+        array.ensure_vertices(MAX_VERTICES)
+    assert array.n_vertices == 7
+
+    def new_rows(n: int) -> RowIndex:
+        asked.append(n)
+        raise MemoryError
+
+    monkeypatch.setattr(device_array, "new_rows", new_rows)
+    monkeypatch.setattr(RowIndex, "room", 3 << 30)
+    with pytest.raises(MemoryError):
+        array.ensure_vertices((3 << 30) + 1)
+    assert asked == [most]
 
 
 # What the device tells of a batch.

@@ -271,6 +271,21 @@ def test_all_blocks_work_from_the_beginning(
         run.step(epoch)
 
 
+def test_hubs_may_have_more_edges_together_than_32_bits_hold(
+    run_of: Callable[..., TwinRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of half as many each, which a warp queues at once: their sum is not 0."""
+    from graphtide.compute.device import path_runs
+
+    monkeypatch.setitem(path_runs.SOURCES, "few", path_runs.SOURCES["settle"])
+    run, n, hubs = run_of("bfs"), 300, [(0, 1), (0, 2)]
+    run.step(inserts([(1, v) for v in range(10, 110)] + [(2, v) for v in range(110, 210)] + [(0, 3)], n))
+    with run.graph.device.stream:
+        run.graph.device.out._rows.degrees[1:3] = 1 << 31  # as if they had them: long rows are walked by leaves
+    assert run.step(inserts(hubs, n)).edges_read >= 2 << 25
+    assert run.step(deletes(hubs, n)).started_over, "more than settling may come to"
+
+
 @pytest.mark.sample(among="a larger graph on a device")
 @pytest.mark.parametrize("kind", ["bfs", "sssp"])
 def test_hubs_of_a_larger_graph(run_of: Callable[..., TwinRun], kind: str, seed: int, run_long: bool) -> None:

@@ -188,7 +188,7 @@ def test_an_epoch_to_come_is_waited_for_and_one_that_is_gone_is_not(fed: Fed, tm
 
 def test_checkpoints_are_made_listed_verified_and_copied_to_start_from(fed: Fed, tmp_path: Path) -> None:
     fed.feed()
-    made = run("checkpoint", "now", "--address", fed.daemon.address, "--timeout", "300")
+    made = run("checkpoint", "now", fed.daemon.address, "--timeout", "300")
     assert made["epoch"] == list(fed.client.stats().epoch)
     read = set(fed.client.stats().offsets)
     again = run("checkpoint", "now", "--address", fed.daemon.address, "--timeout", "300")

@@ -85,6 +85,33 @@ def test_a_kernel_that_calls_it_takes_its_module_in(parsed: list[bytes]) -> None
     ), "it was not inlined"
 
 
+def test_what_is_only_declared_is_not_optimised(parsed: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nine of ten functions in a module of Numba's are."""
+    defined, declared, made = 0, 0, 0
+    library_class: Any = codegen.JITCPUCodegen._library_class
+    make: Any = codegen.CPUCodegen._function_pass_manager
+    add: Any = library_class.add_llvm_module
+
+    def added(library: Any, module: Any) -> None:
+        nonlocal defined, declared
+        for function in module.functions:
+            declared += function.is_declaration
+            defined += not function.is_declaration
+        add(library, module)
+
+    def counted(*given: Any, **named: Any) -> Any:
+        nonlocal made
+        made += 1
+        return make(*given, **named)
+
+    monkeypatch.setattr(library_class, "add_llvm_module", added)
+    monkeypatch.setattr(codegen.CPUCodegen, "_function_pass_manager", counted)
+    compiled: Any = nb.njit(nogil=True)(twice)
+    assert compiled(2.5) == 5
+    assert made == defined > 0
+    assert declared > 0
+
+
 def test_the_address_of_a_kernel_is_known_to_who_asks(parsed: list[bytes]) -> None:
     """By Numba's own means: as a value, where only its C entry is called."""
     signature = nb.float64(nb.float64)

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -31,6 +31,7 @@ from graphtide.compute.engine import Engine
 from graphtide.compute.program import Program
 from graphtide.daemon import service
 from graphtide.daemon.again import StartAgain
+from graphtide.daemon.beginning import Beginning
 from graphtide.daemon.config.sections.graph import EpochConfig
 from graphtide.daemon.config.settings import Config
 from graphtide.daemon.engine.auditing import BackgroundAudit
@@ -52,6 +53,7 @@ from graphtide.daemon.ingest.prepared import ITEMS_MAX, Prepared, PreparedQueue
 from graphtide.daemon.ingest.refusals import RefusalLog
 from graphtide.daemon.ingest.reuse import IdReuse
 from graphtide.daemon.ingest.spool import SpoolSource
+from graphtide.daemon.kernels import Stopped
 from graphtide.daemon.memory import MemoryGuard
 from graphtide.daemon.records.columns import UpdateColumns as Edges
 from graphtide.daemon.records.columns import canonical
@@ -67,7 +69,7 @@ from graphtide.daemon.records.stream import (
     RawRecord,
     UpdateBlock,
 )
-from graphtide.daemon.service import Service, _Stopped
+from graphtide.daemon.service import Service
 from graphtide.daemon.signals import handled_signals
 from graphtide.daemon.state import order_log
 from graphtide.daemon.state.checkpoint import Checkpoint, CheckpointStore
@@ -924,26 +926,27 @@ def test_a_start_that_is_stopped_reads_and_loads_no_further(tmp_path: Path, grap
     pipeline.close()
     pipeline.engine.close()
     service: Any = Service(Config(), ExitStack())
-    service.store, service._identity = store, {}
+    service.store = store
+    beginning = Beginning(Config(), store, cast(Any, None), service.health, service._stop)
     checkpoint = store.newest_good()
     assert checkpoint is not None and not checkpoint.is_empty
     service.card = None
     service._stop.set()
-    with service._stack, pytest.raises(_Stopped):
-        service._restorable(store) if when == "reading" else service._hold(checkpoint)
+    with service._stack, pytest.raises(Stopped):
+        beginning.restorable(service.within_budget) if when == "reading" else service._hold(checkpoint)
     store.close()
 
 
 def test_no_thread_keeps_the_interpreter_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     def stopped(*_: object) -> None:
-        raise _Stopped
+        raise Stopped
 
     monkeypatch.setattr(service, "Service", stopped)
     config: Any = SimpleNamespace(device=SimpleNamespace(enabled="auto"))
     before = sys.getswitchinterval()
     template: Any = None
     try:
-        with pytest.raises(_Stopped):
+        with pytest.raises(Stopped):
             service.serve(config, template, progress=False)
         assert service.SWITCH_SECONDS < 0.005 and sys.getswitchinterval() == pytest.approx(service.SWITCH_SECONDS)
     finally:
@@ -985,42 +988,38 @@ def test_a_loop_that_is_stuck_is_seen_and_one_that_goes_round_again_as_well(tmp_
 def test_nothing_is_read_before_the_first_checkpoint_found_room(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, ends: str
 ) -> None:
-    config = least_config()
-    service: Any = Service(config, ExitStack())
-    service.health, service._identity = Health(60), {}
-    service.ingest = SimpleNamespace(withheld=None)
+    config, health, stop = Config(), Health(60), threading.Event()
+    metrics = Metrics()
+    ingest: Any = SimpleNamespace(withheld=None)
     done: list[Any] = []
     waiting: list[str | None] = []
 
     def write_beginning(offsets: dict[Partition, int]) -> None:
-        waiting.append(service.ingest.withheld)
+        waiting.append(ingest.withheld)
         if len(waiting) <= 3:
             full_disk()
         if ends == "when-stopped":
-            service._stop.set()
+            stop.set()
             full_disk()
         done.append(offsets)
 
-    service.source = SimpleNamespace(
+    source: Any = SimpleNamespace(
         identity=lambda: {"kind": "t"}, open=lambda *_: None, backlog=lambda: 5, position=lambda: {P: 7}
     )
-    service.position = Position(1)
-    checkpoints = SimpleNamespace(begin_anew=lambda: None, write_beginning=write_beginning)
-    service.pipeline = SimpleNamespace(checkpoints=checkpoints)
-    monkeypatch.setattr("graphtide.daemon.service.RETRY_S", 0.01)
-    with pytest.raises(_Stopped) if ends == "when-stopped" else contextlib.nullcontext():
-        service._open_source(None)
+    checkpoints: Any = SimpleNamespace(begin_anew=lambda: None, write_beginning=write_beginning)
+    beginning = Beginning(config, cast(Any, None), source, health, stop)
+    monkeypatch.setattr("graphtide.daemon.beginning.RETRY_S", 0.01)
+    with pytest.raises(Stopped) if ends == "when-stopped" else contextlib.nullcontext():
+        beginning.open(Position(1), checkpoints, ingest, metrics)
     assert done == ([{P: 7}] if ends == "when-there-is-room" else [])
     said = "the first checkpoint cannot be written to 'checkpoints': no space"
     assert [said in record.getMessage() and record.exc_info is None for record in caplog.records] == [True]
     # Meanwhile ``stats`` and metrics say why nothing is read, as they do of a source that is away.
     assert waiting == [None, said, said, said]
-    assert (service.ingest.withheld is None) == (ends == "when-there-is-room")
-    failed = service.metrics.registry.get_sample_value(
-        "graphtide_checkpoint_failures_total", {"reason": "OSError"}
-    )
+    assert (ingest.withheld is None) == (ends == "when-there-is-room")
+    failed = metrics.registry.get_sample_value("graphtide_checkpoint_failures_total", {"reason": "OSError"})
     assert failed == len(waiting) - (ends == "when-there-is-room")
-    assert service.health.recovery.stats() == {"total": 5, "left": 5}
+    assert health.recovery.stats() == {"total": 5, "left": 5}
 
 
 def test_a_thread_without_memory_is_no_traceback(caplog: pytest.LogCaptureFixture) -> None:
@@ -1075,9 +1074,9 @@ def test_a_source_that_stays_away_is_said_once_for_each_reason(
 
     waiting: Any = SimpleNamespace(
         _stop=SimpleNamespace(is_set=lambda: False, wait=lambda seconds: None),
-        source=SimpleNamespace(identity=identity),
+        _source=SimpleNamespace(identity=identity),
     )
-    monkeypatch.setattr(service, "TELL_EVERY_SECONDS", 3600.0)
-    assert Service._source_identity(waiting) == {"kind": "kafka"}
+    monkeypatch.setattr("graphtide.daemon.beginning.TELL_EVERY_SECONDS", 3600.0)
+    assert Beginning._source_identity(waiting) == {"kind": "kafka"}
     said = [record.message for record in caplog.records]
     assert said == [f"{reason}; trying again" for reason in ("no topic t", "no answer", "no topic t")]

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import re
+import signal
 import socket
 import ssl
 import threading
@@ -35,7 +36,7 @@ from graphtide.daemon.ingest import decode_registry, decode_runs, known_schemas
 from graphtide.daemon.ingest.decode import REASONS, Decoder
 from graphtide.daemon.ingest.decode_columns import Bad
 from graphtide.daemon.ingest.named_columns import NamedColumns
-from graphtide.daemon.ingest.registry import REFERENCES_MAX, Registry, RegistryAway
+from graphtide.daemon.ingest.registry import REFERENCES_MAX, Registry, RegistryAway, basic_authorization
 from graphtide.daemon.ingest.sources import make_registry
 from graphtide.daemon.ingest.spool import SpoolSource
 from graphtide.daemon.records.encodings import REGISTERED
@@ -655,6 +656,25 @@ def test_credentials_and_certificates(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="certificates cannot be used"):
             asked(ca_file=str(password))
         assert "sesame" not in repr(Registry(server.url, "Basic sesame"))
+
+
+def test_another_password_of_the_registry_needs_no_restart(tmp_path: Path) -> None:
+    password = tmp_path / "password"
+    password.write_text("of yesterday\n")
+    password.chmod(0o600)
+    with SchemaRegistry(user=basic_authorization("ali", "of today")) as server:
+        number = server.register("a", EDGE)
+        registry = {"url": server.url, "username": "ali", "password_file": str(password)}
+        with Daemon(tmp_path / "daemon", {"source": {"registry": registry}, "program": []}) as daemon:
+            (daemon.spool / "a.registry").write_bytes(frame(framed(number, avro(EDGE, edge(7)))))
+            with daemon.start().client() as ask:
+                until(lambda: "answers 401" in (ask.stats()["waiting"] or ""))
+                password.write_text("of today\n")
+                assert daemon.process is not None
+                daemon.process.send_signal(signal.SIGHUP)
+                until(lambda: ask.stats()["edges"] == 1)
+                assert ask.stats()["dead_letters"] == {} and ask.stats()["waiting"] is None
+            assert daemon.stop() == 0
 
 
 def test_settings() -> None:

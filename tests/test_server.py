@@ -24,7 +24,7 @@ from graphtide.compute import registry
 from graphtide.compute.program import Answer, Program, Published
 from graphtide.daemon import errors
 from graphtide.daemon.client import AsyncClient, Client
-from graphtide.daemon.client.wire import pack_bitmap, pack_column
+from graphtide.daemon.client.wire import pack_bitmap, pack_column, unpack_column
 from graphtide.daemon.config.sections.limits import LimitsConfig
 from graphtide.daemon.errors import NotSupported, RequestError
 from graphtide.daemon.records.asked import compiling, ids_of_server
@@ -558,6 +558,37 @@ def test_an_error_about_one_parameter_names_it(client, method, params, name):
     with pytest.raises(errors.RequestError) as caught:
         client.call(method, params)
     assert caught.value.detail.get("parameter") == name, caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "name", "setting"),
+    [
+        ("top", {"program": "rank", "k": 101}, "k", "top_k_max"),
+        ("histogram", {"program": "rank", "bins": 101}, "bins", "top_k_max"),
+        ("subscribe", {"program": "rank", "top": 101}, "top", "top_k_max"),
+        ("compute", {"program": "bfs", "source": 1, "top": 101}, "top", "top_k_max"),
+        ("component", {"vertex": 100, "limit": 2**31}, "limit", "vertices_max"),
+        ("neighbors", {"vertex": 100, "limit": 2**31}, "limit", "vertices_max"),
+        ("khop", {"vertex": 100, "limit": 2**31}, "limit", "vertices_max"),
+        ("egonet", {"vertex": 100, "edge_limit": 2**31}, "edge_limit", "edges_max"),
+        ("subgraph", {"vertices": [100], "limit": 2**31}, "limit", "edges_max"),
+        ("cross_edges", {"src": [100], "dst": [100], "limit": 2**31}, "limit", "edges_max"),
+        ("wait", {"timeout_ms": 2**31}, "timeout_ms", "timeout_ms_max"),
+    ],
+)
+def test_what_exceeds_a_limit_names_the_setting_that_would_allow_it(client, method, params, name, setting):
+    with pytest.raises(errors.LimitExceeded) as caught:
+        client.call(method, params)
+    assert caught.value.detail == {setting: getattr(LIMITS, setting), "parameter": name}
+
+
+def test_no_default_exceeds_a_limit(tmp_path):
+    chain = Chain()
+    chain.grow(10)
+    few = LIMITS.model_copy(update={"top_k_max": 2, "vertices_max": 2})
+    with serving(chain, tmp_path, limits=few) as link, Client(link.addresses[0]) as client:
+        for method, column in (("top", "ids"), ("histogram", "counts")):
+            assert unpack_column(client.call(method, {"program": "rank"})[column]).size == 2
 
 
 def test_what_is_nil_counts_as_absent(shared):

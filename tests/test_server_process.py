@@ -27,7 +27,7 @@ from waiting import PATIENCE_S, until
 
 from graphtide.daemon.client import Client
 from graphtide.daemon.errors import Unauthorized
-from graphtide.daemon.serve import supervisor, template
+from graphtide.daemon.serve import engine_answers, server_process, supervisor, template
 from graphtide.daemon.serve.supervisor import ServerLink
 
 
@@ -118,7 +118,7 @@ def test_other_tokens_that_find_no_room_are_sent_when_there_is_some(chain: Chain
 def test_one_that_has_no_room_for_too_long_is_replaced(
     chain: Chain, link: ServerLink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor, "UNSENT_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(server_process, "UNSENT_SECONDS_MAX", 0.2)
     stopped = link.pid
     assert stopped is not None
     os.kill(stopped, signal.SIGSTOP)
@@ -461,7 +461,7 @@ def test_nothing_stays_open_where_there_are_too_few_descriptors_for_a_server(
 
     monkeypatch.setattr(socket, "socketpair", one_pair)
     with pytest.raises(OSError, match="Too many open files"):
-        supervisor._Process(cast(template.Template, None))
+        server_process.ServerProcess(cast(template.Template, None))
     assert [one.fileno() for one in opened] == [-1, -1]
 
 
@@ -534,6 +534,20 @@ def test_who_gives_up_waits_for_no_server(link: ServerLink, monkeypatch: pytest.
 
 
 @pytest.mark.sample(among="a server process and its template")
+def test_a_server_that_is_told_to_end_leaves_nothing_open(
+    chain: Chain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Though nobody has hung up who asks it for answers, or whom it asks."""
+    monkeypatch.setenv("PYTHONWARNINGS", "always::ResourceWarning")
+    with serving(chain, tmp_path) as link, Client(link.addresses[0], timeout=60) as client:
+        client.degree([100])
+        process = link._process
+        assert process is not None
+        process.control.shutdown(socket.SHUT_RDWR)
+        until(lambda: link.restarts == 1 and link.is_ready)
+    assert "ResourceWarning" not in capfd.readouterr().err
+
+
 def test_a_lost_template_costs_a_start_and_nothing_else(link: ServerLink) -> None:
     template = link.template_pid
     assert template is not None
@@ -577,33 +591,35 @@ class Calls:
 def test_answers_to_what_came_together_go_together_unless_they_take_long(
     monkeypatch: pytest.MonkeyPatch, seconds: float, writes: list[list[int]]
 ) -> None:
-    monkeypatch.setattr(supervisor, "TOGETHER_SECONDS_MAX", seconds)
-    link: Any = ServerLink.__new__(ServerLink)
-    link._response = lambda msgid, method, params: msgpack.packb([1, msgid, None, params])
+    monkeypatch.setattr(engine_answers, "TOGETHER_SECONDS_MAX", seconds)
     process: Any = Calls()
+    no_topology: Any = None
+    answers: Any = engine_answers.EngineAnswers(process, no_topology, None, lambda: 0)
+    answers._response = lambda msgid, method, params: msgpack.packb([1, msgid, None, params])
     with process.asking:
         process.asking.sendall(b"".join(msgpack.packb([0, msgid, "degree", [{}]]) for msgid in (1, 2, 3)))
-    link._answer(process)
+    answers.run()
     assert process.written == writes
 
 
 def test_no_answer_that_is_there_waits_with_a_question_for_a_settled_storage(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(supervisor, "TOGETHER_SECONDS_MAX", 3600.0)
-    link: Any = ServerLink.__new__(ServerLink)
+    monkeypatch.setattr(engine_answers, "TOGETHER_SECONDS_MAX", 3600.0)
     process: Any = Calls()
+    no_topology: Any = None
+    answers: Any = engine_answers.EngineAnswers(process, no_topology, None, lambda: 0)
 
     def response(msgid: int, method: str, params: Any) -> bytes:
         if method == "edge_weights":
             assert process.written == [[1, 2]]
         return msgpack.packb([1, msgid, None, params])
 
-    link._response = response
+    answers._response = response
     questions = enumerate(("degree", "neighbors", "edge_weights", "degree"), 1)
     with process.asking:
         process.asking.sendall(b"".join(msgpack.packb([0, msgid, method, [{}]]) for msgid, method in questions))
-    link._answer(process)
+    answers.run()
     assert process.written == [[1, 2], [3, 4]]
 
 

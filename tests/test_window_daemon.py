@@ -134,7 +134,7 @@ def test_what_the_clock_decided_is_decided_for_good(kafka: DevKafka, tmp_path: P
                 "too late: event time went on without it"
             )
             until(lambda: window(client)["late"] == 1)
-            times = f"its time is {milliseconds(10)}, event time was {milliseconds(20)} "
+            times = f"its time is {milliseconds(10)}, and times had come to {milliseconds(20)} "
             assert f"dropped: 1; the first of them is of {topic}/1: {times}" in daemon.log.read_text()
             end = write(0, (1, 2), 20, timestamps_ms=[milliseconds(10**9)])
             assert settled(client, end, pairs) == {(5, 6)}

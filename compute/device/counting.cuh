@@ -906,7 +906,7 @@ struct Counting : Run<CountJob> {
         const Frontier to = telling();
         const Votes all = vote(changes[0], changes[1]);
         const Votes shorts = vote(tells[0] && is_short(row[0]), tells[1] && is_short(row[1]));
-        const u32 told = __reduce_add_sync(ALL_LANES, (tells[0] ? row[0].degree : 0) + (tells[1] ? row[1].degree : 0));
+        const u32 told = edges_of_rows(tells[0] ? row[0].degree : 0, tells[1] ? row[1].degree : 0);
         u64 base = 0;
         if (place.lane < 2)
             base = add_by_lane(place.lane ? &to.counts->edges : &to.counts->short_rows, place.lane ? told : shorts.count());

@@ -299,10 +299,8 @@ struct Foresting {
         const bool goes_out[2] = {chosen[0] && is_short(rows[0].out), chosen[1] && is_short(rows[1].out)};
         const bool goes_in[2] = {chosen[0] && is_short(rows[0].in), chosen[1] && is_short(rows[1].in)};
         const Votes outs = vote(goes_out[0], goes_out[1]), ins = vote(goes_in[0], goes_in[1]);
-        const u32 edges_out = __reduce_add_sync(
-            ALL_LANES, (chosen[0] ? rows[0].out.degree : 0) + (chosen[1] ? rows[1].out.degree : 0));
-        const u32 edges_in = __reduce_add_sync(
-            ALL_LANES, (chosen[0] ? rows[0].in.degree : 0) + (chosen[1] ? rows[1].in.degree : 0));
+        const u32 edges_out = edges_of_rows(chosen[0] ? rows[0].out.degree : 0, chosen[1] ? rows[1].out.degree : 0);
+        const u32 edges_in = edges_of_rows(chosen[0] ? rows[0].in.degree : 0, chosen[1] ? rows[1].in.degree : 0);
         u64* counter = &to.out.counts->lost;
         u32 amount = all.count();
         switch (place.lane) {

@@ -19,7 +19,7 @@ from ...gpma.device.calling import Caller, Then
 from ...gpma.device.constants import BLOCK_THREADS
 from ...gpma.device.launching import Parameters
 from ...gpma.device.module import import_cupy, load_cooperative_text, source, use_device
-from ...gpma.device.state import pinned
+from ...gpma.device.state import THREADS_MAX, pinned
 from ...partition.device_side import DeviceSide, States
 
 _FOLDER = Path(__file__).parent
@@ -88,6 +88,7 @@ class Kernel:
             handle = function.kernel.ptr
             fit = cuda.driver.occupancyMaxActiveBlocksPerMultiprocessor(handle, BLOCK_THREADS, 0)
             blocks = multiprocessors * (fit if most is None else min(fit, most))
+            assert blocks * BLOCK_THREADS <= THREADS_MAX
             return Variant(function, handle, blocks, BLOCK_THREADS)
 
         name = Path(origin.file).stem

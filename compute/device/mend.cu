@@ -34,8 +34,8 @@ constexpr u32 AT_ONCE_EDGES = 1u << 17;
 #define ASKED_FROM 2048
 #endif
 
-// Updates that a thread has under way at a time, in a large batch.
-constexpr u32 TOGETHER = 4;
+// Updates that a thread has under way at a time. Of more there is more code, which batches of any size pay for.
+constexpr u32 TOGETHER = 2;
 
 using Held = HeldBy<false>;
 
@@ -175,8 +175,8 @@ struct Mending : Pushing<false> {
         const bool is_first[2] = {before[0] < job.stamp, before[1] < job.stamp};
         const Votes firsts = vote(is_first[0], is_first[1]), all = vote(chosen[0], chosen[1]);
         const Votes passes = vote(is_short(to[0]), is_short(to[1])), takes = vote(is_short(from[0]), is_short(from[1]));
-        const u32 edges_to = __reduce_add_sync(ALL_LANES, to[0].degree + to[1].degree);
-        const u32 edges_from = __reduce_add_sync(ALL_LANES, from[0].degree + from[1].degree);
+        const u32 edges_to = edges_of_rows(to[0].degree, to[1].degree);
+        const u32 edges_from = edges_of_rows(from[0].degree, from[1].degree);
         PathCounters* const counters = job.counters;
         u64* counter = &counters->logged;
         u32 amount = firsts.count();
@@ -238,17 +238,14 @@ struct Mending : Pushing<false> {
         return updates;
     }
 
-    // Calls work(first, is_more) for updates ``first``, ``first`` + n_threads and so on, by whole warps; and once more
-    // without an update, where nothing that was put off may wait. The warp that is ``from`` before the end has the first
-    // updates.
+    // Calls work(first, is_more) for updates ``first``, ``first`` + n_threads and so on, by whole warps; where there are no
+    // more, nothing that is put off may wait. The warp that is ``from`` before the end has the first updates.
     template <class Work> __device__ __forceinline__ void for_updates(u32 from, Work work)
     {
         const u32 at = place.warp + from;
-        for (u64 first = (at < place.n_warps ? at : at - place.n_warps) * 32;; first += u64(place.n_threads) * TOGETHER) {
-            const bool is_more = first < job.n_updates;
-            if (!is_more && !n_found) break;
-            work(u32(min(first, u64(job.n_updates))) + place.lane, is_more);
-        }
+        const u64 step = u64(place.n_threads) * TOGETHER;
+        for (u64 first = (at < place.n_warps ? at : at - place.n_warps) * 32; first < job.n_updates; first += step)
+            work(u32(first) + place.lane, first + step < job.n_updates);
     }
 
     __device__ __forceinline__ void classify()
@@ -268,15 +265,9 @@ struct Mending : Pushing<false> {
                 if (!chosen[k] || updates.outcome[k] == DELETED) continue;
                 chosen[k] = takes_support(updates.outcome[k], key, word[k], offered_by(update_of(first, k), key));
             }
+            unsettle(chosen, head, word);
 #pragma unroll 1
-            for (u32 pair = 0; pair < 2; pair++) {
-                const bool those[2] = {pair ? chosen[2] : chosen[0], pair ? chosen[3] : chosen[1]};
-                const u32 heads[2] = {pair ? head[2] : head[0], pair ? head[3] : head[1]};
-                const u64 words[2] = {pair ? word[2] : word[0], pair ? word[3] : word[1]};
-                unsettle(those, heads, words);
-#pragma unroll 1
-                while (see_to_unsettled(is_more, job.n_updates <= AT_ONCE_UPDATES, 0)) {}
-            }
+            while (see_to_unsettled(is_more, job.n_updates <= AT_ONCE_UPDATES, 0)) {}
         });
     }
 
@@ -482,21 +473,17 @@ struct Mending : Pushing<false> {
                 from[k] = is_new ? load_word(job, source(updates.key[k])) : UNREACHED;
                 seen[k] = is_new ? load_word(job, destination(updates.key[k])) : UNREACHED;
             }
-            Offer all[TOGETHER];
+            Offer offers[TOGETHER];
             for (u32 k = 0; k < TOGETHER; k++) {
                 const u64 key = updates.key[k];
                 u32 bits = NOTHING;
                 if (value_bits(from[k]) != NOTHING)
                     bits = offered(value_bits(from[k]), weight_of_update(job, update_of(first, k)));
-                all[k] = offer_to(destination(key), seen[k], bits, source(key));
+                offers[k] = offer_to(destination(key), seen[k], bits, source(key));
             }
+            put_off(offers);
 #pragma unroll 1
-            for (u32 pair = 0; pair < 2; pair++) {
-                Offer offers[2] = {pair ? all[2] : all[0], pair ? all[3] : all[1]};
-                put_off(offers);
-#pragma unroll 1
-                while (make_offers(is_more, outgoing(job, turn), job.stamp + 1)) {}
-            }
+            while (make_offers(is_more, outgoing(job, turn), job.stamp + 1)) {}
         });
     }
 

@@ -175,8 +175,7 @@ template <bool BOUNDED> struct Pushing {
         const Votes shorts = vote(is_queued[0] && is_short(row[0]), is_queued[1] && is_short(row[1]));
         constexpr u32 ROOM = HeldBy<BOUNDED>::ROOM;
         if (n_held + shorts.count() > ROOM || (!BOUNDED && n_noted + counted.count() > ROOM)) let_go(next);
-        edges_held
-            += __reduce_add_sync(ALL_LANES, (is_queued[0] ? row[0].degree : 0) + (is_queued[1] ? row[1].degree : 0));
+        edges_held += edges_of_rows(is_queued[0] ? row[0].degree : 0, is_queued[1] ? row[1].degree : 0);
         for (u32 j = 0; j < 2; j++) {
             const u32 vertex = vertices[j];
             if (!BOUNDED && is_counted[j]) held.log[n_noted + counted.before(j)] = vertex;

@@ -443,7 +443,7 @@ def search_by_level(word, role, listed, sources, source_word, out, in_, n, n_arc
                     tail - head,
                     level,
                     n,
-                    -1,
+                    np.int64(-1),
                     left,
                 )
             else:

@@ -157,14 +157,19 @@ class Beside:
         """A program, not computed.
 
         Raises:
-            RequestError: there is no such kind, a parameter is wrong, or not for the graph's weights or ids.
+            RequestError: there is no such kind, a parameter is wrong, or not for the graph's weights or ids; the
+                detail names the parameter.
         """
         try:
             program = registry.make_program(kind, id, given, order=self.index)
             program.require_weights(self.pipeline.graph.weight_domain)
+        except ProgramError as error:
+            raise RequestError(str(error), {"parameter": error.parameter or "program"}) from error
+        try:
             self.resolve(program.sources)
         except ProgramError as error:
-            raise RequestError(str(error)) from error
+            named = (item.name for item in program.parameters if item.is_sources and item.name in given)
+            raise RequestError(str(error), {"parameter": next(named, "program")}) from error
         return program
 
     @contextmanager

@@ -29,7 +29,8 @@ log = logging.getLogger(__name__)
 # where it is, the generation of the vertex index, and how many questions came; and out-rows and in-rows.
 LOCK = 0
 IS_SHOWN, N_VERTICES, ALIVE, STAMP_SIZE, STAMP, GENERATION, QUESTIONS = range(GATE_WORDS, GATE_WORDS + 7)
-OUT_ROWS, IN_ROWS = GATE_WORDS + 8, GATE_WORDS + 24
+# Not plain integers: kernels are compiled for all of these at once, where a literal would make a form of its own.
+OUT_ROWS, IN_ROWS = np.int64(GATE_WORDS + 8), np.int64(GATE_WORDS + 24)
 # Of rows: whether there are any, and behind that the rows, as they are written down.
 _HAS, _ROWS = 0, 1
 _N_WORDS = GATE_WORDS + 40
@@ -129,7 +130,7 @@ class Shown:
         words[IS_SHOWN] = 1
 
 
-def _place_rows(words: Words, at: int, rows: RowView) -> None:
+def _place_rows(words: Words, at: np.int64, rows: RowView) -> None:
     """Write down where rows lie. To ask ten arrays for their addresses in Python takes as long as many a batch."""
     write(words[at + _ROWS :], rows)
     words[at + _HAS] = 1

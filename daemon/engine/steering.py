@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ...gpma.device.card import NoDevice
 from ...gpma.edges import NO_VERTEX, Vertices
 from ...gpma.index.vertex_index import VertexIndex
 from ...partition.existence import living
+from .. import again
 from ..config.sections.storage import PartitionConfig
 from ..errors import NotSupported, RequestError
 from ..records.asked import ids_of_server
@@ -61,18 +63,24 @@ class Steering:
         return self._between(freeze)
 
     def device(self, params: Mapping[str, Any], given_up: threading.Event) -> Answer:
+        retry = bool(params.get("retry"))
+
         def device() -> dict[str, Any]:
             shown = self._pipeline.sides.stats()["device"]
-            present = self._pipeline.graph.device is not None
-            if params.get("retry"):
-                if present:
-                    raise RequestError("the device is there, and in use", {"parameter": "retry"})
-                if self._try_device is None:
-                    raise NotSupported("the settings leave no device to be tried (device.enabled, compute.place)")
-                self._try_device()
-            return {"present": present, "device": shown, "retried": bool(params.get("retry"))}
+            return {"present": self._pipeline.graph.device is not None, "device": shown, "retried": retry}
 
-        return self._between(device)
+        state, answer = self._between(device)
+        if retry:
+            if answer["present"]:
+                raise RequestError("the device is there, and in use", {"parameter": "retry"})
+            if self._try_device is None:
+                raise NotSupported("the settings leave no device to be tried (device.enabled, compute.place)")
+            try:
+                again.require_device()
+            except NoDevice as error:
+                raise NotSupported(f"there is no device to be tried: {error}") from None
+            self._try_device()
+        return state, answer
 
     def _between(self, work: Callable[[], dict[str, Any]]) -> Answer:
         pipeline = self._pipeline

@@ -64,7 +64,8 @@ class RefusalLog:
 
 
 class Late(NamedTuple):
-    """An upsert that came too late: of which partition, its time, and how far event time was, in milliseconds."""
+    """An upsert that came too late: of which partition, its time, and how far times had come that it counts
+    against, of its partition or of all, in milliseconds."""
 
     partition: str
     timestamp_ms: int
@@ -93,7 +94,7 @@ class LateLog:
             return
         log.warning(
             "upserts came too late (window.length) and were dropped: %d; the first of them is of %s: "
-            "its time is %d, event time was %d (milliseconds since 1970)",
+            "its time is %d, and times had come to %d (milliseconds since 1970)",
             self._unsaid,
             *self._example,
         )

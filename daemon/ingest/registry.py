@@ -95,6 +95,11 @@ class Registry:
     given_up: Callable[[], bool] = lambda: False
     _begun: _Begun | None = field(default=None, repr=False)
 
+    def renew(self, other: Registry) -> None:
+        """Ask as this one does, from the next question on: another user, password or certificates. Any thread may
+        call it."""
+        self.authorization, self.context = other.authorization, other.context
+
     def schema(self, number: int) -> Schema:
         """The schema with this id.
 

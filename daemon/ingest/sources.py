@@ -5,6 +5,7 @@ Kafka's client is imported where Kafka is asked for: that takes a fifth of a sec
 
 from __future__ import annotations
 
+import logging
 import ssl
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +18,8 @@ from .decode_arrow import NEEDS_PYARROW, is_readable
 from .registry import Registry, basic_authorization
 from .spool import SpoolSource
 
+log = logging.getLogger(__name__)
+
 
 def make_source(config: Config) -> Source:
     """The source, not opened yet.
@@ -27,6 +30,8 @@ def make_source(config: Config) -> Source:
     source = config.source
     start: Any = source.start_position()  # the sources refuse, by name, what is not for them
     if source.kind == "spool":
+        if (unheeded := source.unheeded_encoding()) is not None:
+            log.warning("%s", unheeded)
         return SpoolSource(
             source.path,
             start=start,

@@ -79,18 +79,28 @@ class Params:
         """A whole number from low to high.
 
         Raises:
-            LimitExceeded: it is larger.
-            RequestError: it is missing, smaller or something else.
+            RequestError: it is missing, or something else.
         """
         value = self.take(name)
         if value is None and default is not None:
             return default
-        if not isinstance(value, int) or isinstance(value, bool) or value < low:
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
             raise wrong(name, f"must be a whole number from {low} to {high}")
-        if value > high:
-            detail = {f"{name}_max": high, "parameter": name}
-            raise LimitExceeded(f"{name} is {value}; at most {high} is allowed", detail)
         return value
+
+    def limited(self, name: str, limits: LimitsConfig, setting: str, *, low: int = 1, default: int) -> int:
+        """A whole number from low to what this setting of ``limits`` allows, which no default exceeds.
+
+        Raises:
+            LimitExceeded: it is larger; the detail names the setting.
+            RequestError: it is smaller, or something else.
+        """
+        high: int = getattr(limits, setting)
+        given = self._given.get(name)
+        if isinstance(given, int) and given > high:
+            detail = {setting: high, "parameter": name}
+            raise LimitExceeded(f"{name} is {given}; at most {high} is allowed", detail)
+        return self.whole(name, low, high, min(default, high))
 
     def choice(self, name: str, allowed: tuple[str, ...]) -> str:
         """One of these words; the first when none is given."""
@@ -108,10 +118,6 @@ class Params:
         if not isinstance(value, bool):
             raise wrong(name, "must be true or false")
         return value
-
-    def limit(self, name: str, high: int) -> int:
-        """How much is wanted of an answer, at most so much."""
-        return self.whole(name, 1, high, min(PAGE_DEFAULT, high))
 
     def direction(self) -> SearchDirection:
         """Along which edges to search."""
@@ -196,14 +202,14 @@ class Params:
         """Wait for an epoch that covers the offsets that are asked for.
 
         Raises:
-            TimedOut, Unavailable: as ``Serving.covered``.
+            TimedOut, Unavailable: as ``Waiting.covered``.
         """
         if self.min_offsets:
-            await serving.covered(self.asker, self.min_offsets, self.deadline)
+            await serving.waiting.covered(self.asker, self.min_offsets, self.deadline)
 
     def once_covered(self, serving: Serving, work: Callable[[], Outcome]) -> Outcome:
         """The outcome of ``work``, which is done at once where there is nothing to wait for."""
-        if not self.min_offsets or serving.covers(self.min_offsets):
+        if not self.min_offsets or serving.waiting.covers(self.min_offsets):
             return work()
 
         async def later() -> Reply:
@@ -215,7 +221,7 @@ class Params:
 
     def timeout_ms(self, limits: LimitsConfig) -> int:
         """How long the request may wait."""
-        return self.whole("timeout_ms", 0, limits.timeout_ms_max, limits.timeout_ms_default)
+        return self.limited("timeout_ms", limits, "timeout_ms_max", low=0, default=limits.timeout_ms_default)
 
 
 def wrong(name: str, what: str) -> RequestError:

@@ -91,7 +91,7 @@ async def serve(
     serving = Serving(control=control, settings=settings, kinds=kinds, methods=METHODS, loop=loop)
     control.setblocking(False)
     calls.setblocking(False)
-    await loop.create_unix_connection(lambda: serving.engine, sock=calls)
+    asking, _ = await loop.create_unix_connection(lambda: serving.engine, sock=calls)
     loop.add_reader(control.fileno(), serving.hear)
     stopped = loop.create_task(serving.stopped.wait())
     first = loop.create_task(serving.has_memory.wait())
@@ -115,6 +115,7 @@ async def serve(
             task.cancel()
         telling.close()
         serving.close()
+        asking.abort()
 
 
 def _open_door(serving: Serving, door: Door, greeted: set[asyncio.Task[None]]) -> None:

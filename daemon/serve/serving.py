@@ -1,4 +1,4 @@
-"""What the query server holds while it answers: results, vertex index, engine, limits; and who waits for an epoch.
+"""What the query server holds while it answers: results, vertex index, engine, limits; and whose turn it is.
 
 ``connection`` brings requests in, ``methods`` answer them with what is here.
 """
@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import bisect
 import contextlib
 import logging
 import os
@@ -28,9 +27,8 @@ from ...gpma.edges import NO_VERTEX, Vertices
 from ...gpma.index.id_table import let_go
 from ...gpma.index.ids import IdColumn
 from ...gpma.index.vertex_index import VertexIndexReader
-from ..client.wire import LATENCY_BUCKETS_SECONDS, encode_stamp
-from ..errors import LimitExceeded, RequestError, TimedOut, Unavailable
-from ..records.stream import Partition, offsets_from_wire
+from ..client.wire import encode_stamp
+from ..errors import TimedOut, Unavailable
 from . import shared_memory
 from .admission import Admission
 from .asker import Asker, OpenConnection
@@ -38,10 +36,13 @@ from .change_log import ChangeLog
 from .engine_calls import EngineCalls
 from .lane import Answer as LaneAnswer
 from .lane import Question
+from .latencies import Latencies
+from .once import OnceAnEpoch
 from .results import MemoryLayout, Overtaken, Packed, Pieces, ResultsReader, Snapshot, at_once
 from .shared_memory import CONTROL_BYTES_MAX, SharedArray
 from .subscriptions import Subscriptions
-from .turns import Shares, Turns
+from .turns import Turns
+from .waiting import Waiting, unless_short
 
 if TYPE_CHECKING:
     from ..config.sections.limits import LimitsConfig
@@ -51,12 +52,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 THREADS = 2
-CACHED_ANSWERS_MAX = 64
-AHEAD_MAX = 4
-"""So many answers of an epoch are computed before anybody asks."""
-AHEAD_UNASKED = 2
-"""And each for so many epochs in a row though nobody asked for it: where epochs come about as fast as those who
-ask, many have none."""
 TICK_SECONDS = 1.0
 UNREAD_AHEAD_BYTES = 1 << 19
 """Far less than what makes a connection one that leaves much unread."""
@@ -69,12 +64,6 @@ SCAN_CHUNK = 1 << 20
 BYTES_PER_VERTEX = {"int": 64, "string": 256}
 """Of an answer in the making: dense ids, values, and their copies on the way to the socket."""
 ALL_VERTICES = int(NO_VERTEX)
-NAMED_MAX = 10
-"""So many partitions or files does an error name."""
-ENGINE_PATIENCE_S = 5.0
-"""So long may the engine take to say whether waiting is of any use, also where nobody wants to wait."""
-STRANGE_MAX = 4096
-"""So many that are in no epoch does the engine look up for one request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,54 +96,6 @@ class Soon:
 
     def __await__(self) -> Generator[Any, None, Reply]:
         return self.later().__await__()
-
-
-class Latencies:
-    """Counts requests by method, by how long they took and by error code."""
-
-    def __init__(self, methods: Container[str]) -> None:
-        self._known = methods
-        self._methods: dict[str, tuple[list[int], list[float], dict[str, int]]] = {}
-
-    def record(self, method: str, seconds: float, error: str | None) -> None:
-        """One request was answered; methods that do not exist share one entry."""
-        name = method if method in self._known else "other"
-        entry = self._methods.get(name)
-        if entry is None:
-            entry = self._methods[name] = ([0] * (len(LATENCY_BUCKETS_SECONDS) + 1), [0.0], {})
-        counts, total, errors = entry
-        counts[bisect.bisect_left(LATENCY_BUCKETS_SECONDS, seconds)] += 1
-        total[0] += seconds
-        if error is not None:
-            errors[error] = errors.get(error, 0) + 1
-
-    def snapshot(self) -> dict[str, Any]:
-        """Everything since the start: method -> [counts, sum of seconds, errors]."""
-        return {name: [counts, total[0], errors] for name, (counts, total, errors) in self._methods.items()}
-
-
-@dataclass(slots=True)
-class _Waiter:
-    missing: dict[Partition, int]
-    future: asyncio.Future[None]
-    task: asyncio.Task[Any] | None
-
-
-@dataclass(slots=True)
-class _Cached:
-    """An answer in the making, or made; ``askers``: how many it was for; ``unasked``: of so many epochs in a row
-    before it was for nobody; ``again``: what makes it, where the next epoch's is to be made ahead."""
-
-    epoch: tuple[int, int]
-    future: asyncio.Future[Reply]
-    askers: int = 0
-    unasked: int = 0
-    again: Callable[[], Coroutine[Any, Any, Reply]] | None = None
-
-    @property
-    def has_failed(self) -> bool:
-        done = self.future.done()
-        return done and (self.future.cancelled() or self.future.exception() is not None)
 
 
 class Serving:
@@ -199,18 +140,16 @@ class Serving:
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="answers")
         self._threads = Turns(THREADS)
         self._scans = Turns(1)
-        self._waiting = Shares(self.limits.waiting_max, self.limits.connections_max)
-        self._waiters: list[_Waiter] = []
+        self.waiting = Waiting(self.limits, self.snapshot, self.engine, self.receiving)
+        self.answers = OnceAnEpoch[Reply](lambda: self.snapshot().epoch, self._begin)
         self.subscriptions = Subscriptions(self.limits)
         self._computing: set[asyncio.Future[Any]] = set()
         self._graces: set[asyncio.Task[None]] = set()
         self._exactly: list[tuple[int, int]] = []
         self._asked_aside = defaultdict(lambda: Turns(1), compute=Turns(self.limits.ad_hoc_max))
         self._asking: set[asyncio.Task[Any] | None] = set()
-        self._cache: dict[Any, _Cached] = {}
         self._stamp: tuple[Snapshot, bytes] | None = None
         self._indexed: Snapshot | None = None  # the last epoch that the index was found to cover: it only grows
-        self._offsets: tuple[Snapshot, dict[Partition, int]] | None = None
 
     # -- memory -------------------------------------------------------------------------------------------
 
@@ -318,7 +257,7 @@ class Serving:
 
     def _holding_nothing(self) -> set[asyncio.Task[Any] | None]:
         """Requests that wait and hold no dense ids."""
-        return {waiter.task for waiter in self._waiters} | self._asking
+        return self.waiting.tasks() | self._asking
 
     async def ask_aside(
         self, asker: Asker, method: str, params: Mapping[str, Any], deadline: float
@@ -337,7 +276,7 @@ class Serving:
             asked = self._loop.create_task(self._ask_in_turn(asker, method, params, deadline))
             try:
                 if asker.receiving_bytes:
-                    await self._unless_short(asked)
+                    await unless_short(asked, self.receiving, self.limits.stall_seconds_max)
                 return await asked
             finally:
                 asked.cancel()
@@ -425,120 +364,12 @@ class Serving:
             known = self._stamp = (snapshot, encode_stamp(snapshot.epoch, snapshot.offsets))
         return known[1]
 
-    def _reached(self) -> dict[Partition, int]:
-        snapshot = self.snapshot()
-        known = self._offsets
-        if known is None or known[0] is not snapshot:
-            known = self._offsets = (snapshot, offsets_from_wire(snapshot.offsets))
-        return known[1]
-
-    def covers(self, wanted: Mapping[Partition, int]) -> bool:
-        """True when the newest epoch reflects everything before these offsets."""
-        reached = self._reached()
-        return all(reached.get(partition, 0) >= offset for partition, offset in wanted.items())
-
-    async def covered(self, asker: Asker, wanted: Mapping[Partition, int], deadline: float) -> None:
-        """Wait until an epoch covers these offsets. Whoever waits holds no dense ids: they may change hands.
-
-        A long request does so only as long as nobody else needs its memory.
-
-        Raises:
-            RequestError: they name what is not read.
-            TimedOut: none did; the message says what is behind.
-            Unavailable: too many requests wait, and too many of this connection; or others need the memory.
-        """
-        if self.covers(wanted):
-            return
-        wanted = await self._expected(asker, wanted, deadline)
-        if self.covers(wanted):
-            return
-        if not self._waiting.take(asker.connection):
-            raise Unavailable(
-                f"too many requests wait for an epoch, {self._waiting.own} or more of this connection",
-                {"waiting_max": self.limits.waiting_max},
-            )
-        waiter = _Waiter(dict(wanted), self._loop.create_future(), asyncio.current_task())
-        self._waiters.append(waiter)
-        try:
-            async with asyncio.timeout(deadline - time.monotonic()):
-                if asker.receiving_bytes:
-                    await self._unless_short(waiter.future)
-                await waiter.future
-        except TimeoutError:
-            raise self._behind(wanted) from None
-        finally:
-            self._waiting.give_back(asker.connection)
-            self._waiters.remove(waiter)
-
-    async def _expected(
-        self, asker: Asker, wanted: Mapping[Partition, int], deadline: float
-    ) -> dict[Partition, int]:
-        """What is not covered yet of ``wanted``; the engine knows of what no epoch names, retired files for one.
-
-        Raises:
-            RequestError: some of it is not read at all.
-            LimitExceeded: too much of it is in no epoch.
-        """
-        reached = self._reached()
-        missing = {partition: offset for partition, offset in wanted.items() if offset > reached.get(partition, 0)}
-        strange = {partition: offset for partition, offset in missing.items() if partition not in reached}
-        if len(strange) > STRANGE_MAX:
-            raise LimitExceeded(
-                f"min_offsets names {len(strange)} places that no epoch does; at most {STRANGE_MAX}",
-                {"parameter": "min_offsets"},
-            )
-        if strange:
-            patience = max(deadline, time.monotonic() + ENGINE_PATIENCE_S)
-            question = [[*partition, offset] for partition, offset in strange.items()]
-            answer = await self.engine.call(asker, "standing", {"wanted": question}, len(question), patience)
-            standing = dict(zip(strange, answer["standing"], strict=True))
-            unknown = [str(partition) for partition in strange if standing[partition] == "unknown"]
-            if unknown:
-                raise RequestError(
-                    f"min_offsets names what is not read: {', '.join(unknown[:NAMED_MAX])}",
-                    {"unknown": unknown[:NAMED_MAX], "parameter": "min_offsets"},
-                )
-            missing = {p: offset for p, offset in missing.items() if standing.get(p) != "covered"}
-        return missing
-
-    def _behind(self, wanted: Mapping[Partition, int]) -> TimedOut:
-        """That time ran out, and what was not reached."""
-        reached = self._reached()
-        behind = {
-            str(partition): [reached.get(partition, 0), offset]
-            for partition, offset in wanted.items()
-            if reached.get(partition, 0) < offset
-        }
-        named = list(behind.items())[:NAMED_MAX]
-        shown = ", ".join(f"{name} is at {at} of {offset}" for name, (at, offset) in named)
-        more = f", and {len(behind) - len(named)} more" if len(behind) > len(named) else ""
-        return TimedOut(f"no epoch covered these offsets in time: {shown}{more}", {"behind": dict(named)})
-
-    async def _unless_short(self, future: asyncio.Future[Any]) -> None:
-        while not (await asyncio.wait((future,), timeout=self.limits.stall_seconds_max))[0]:
-            if self.receiving.is_short:
-                raise Unavailable("this is not done yet, and others need the memory of this request")
-
     def _published(self) -> None:
-        """Wake those whose epoch has come. Each forgets what is reached, so a look costs one comparison."""
+        """There may be another epoch."""
         self.has_memory.set()
         self.subscriptions.published()
-        self._compute_ahead()
-        if not self._waiters:
-            return
-        try:
-            reached = self._reached()
-        except Unavailable:
-            return  # the next notice, or the next tick, comes soon
-        for waiter in self._waiters:
-            missing = waiter.missing
-            while missing:
-                partition = next(iter(missing))
-                if reached.get(partition, 0) < missing[partition]:
-                    break
-                del missing[partition]
-            if not missing and not waiter.future.done():
-                waiter.future.set_result(None)
+        self.answers.compute_ahead()
+        self.waiting.published()
 
     # -- work ---------------------------------------------------------------------------------------------
 
@@ -550,10 +381,13 @@ class Serving:
 
     async def outlasting(self, work: Coroutine[Any, Any, T]) -> T:
         """The outcome of work that holds dense ids, and belongs to no request: ``begin_grace`` knows of it."""
+        return await self._begin(work)
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
         future = asyncio.ensure_future(work)
         self._computing.add(future)
         future.add_done_callback(self._computed)
-        return await future
+        return future
 
     @contextlib.contextmanager
     def exactly(self, epoch: tuple[int, int] | None) -> Iterator[None]:
@@ -600,76 +434,6 @@ class Serving:
             log.info("a client that does not read is disconnected: %d bytes wait", slowest.unread_bytes)
             slowest.abort()
 
-    def known(self, key: Any) -> Reply | None:
-        """What ``cached`` has for this key of the newest epoch already."""
-        known = self._cache.get(key)
-        done = known is not None and known.future.done() and not known.has_failed
-        if known is None or not done or known.epoch != self.snapshot().epoch:
-            return None
-        known.askers += 1
-        return known.future.result()
-
-    async def cached(
-        self, key: Any, compute: Callable[[], Coroutine[Any, Any, Reply]], *, ahead: bool = False
-    ) -> Reply:
-        """What ``compute()`` comes to, once per epoch and key, however many ask.
-
-        ``ahead``: it is short, and what was asked of one epoch is computed for the next one as soon as that is
-        there.
-        """
-        epoch = self.snapshot().epoch
-        known = self._cache.get(key)
-        if known is None or known.epoch != epoch or known.has_failed:
-            known = self._compute(key, epoch, compute)
-        known.askers += 1
-        # What has computed it does so again: it knows what came of it.
-        known.again = (known.again or compute) if ahead else None
-        if known.future.done():
-            return known.future.result()
-        try:
-            return await asyncio.shield(known.future)
-        except BaseException:
-            known.askers -= 1
-            if not known.askers or known.future.done():
-                known.future.cancel()  # nobody waits for it any more, or it failed
-                if self._cache.get(key) is known:
-                    del self._cache[key]
-            raise
-
-    def _compute(
-        self, key: Any, epoch: tuple[int, int], compute: Callable[[], Coroutine[Any, Any, Reply]]
-    ) -> _Cached:
-        if len(self._cache) >= CACHED_ANSWERS_MAX:
-            self._cache.clear()
-        future = asyncio.ensure_future(compute())
-        self._computing.add(future)
-        future.add_done_callback(self._computed)
-        known = self._cache[key] = _Cached(epoch, future)
-        return known
-
-    def _compute_ahead(self) -> None:
-        """There is another epoch: compute for it what was asked of the last ones. What nobody asks for after that
-        is not computed ahead again, so that this costs a few times as much as was asked for, at most."""
-        wanted = [(key, known) for key, known in self._cache.items() if known.again is not None]
-        if not wanted:
-            return
-        try:
-            epoch = self.snapshot().epoch
-        except Unavailable:
-            return  # whoever asks finds out
-        room = AHEAD_MAX
-        wanted.sort(key=lambda each: not each[1].askers)
-        for key, known in wanted:
-            again = known.again
-            if known.epoch == epoch or not known.future.done() or again is None:
-                continue
-            known.again = None
-            unasked = 0 if known.askers else known.unasked + 1
-            if unasked <= AHEAD_UNASKED and room:
-                room -= 1
-                ahead = self._compute(key, epoch, again)
-                ahead.again, ahead.unasked = again, unasked
-
     async def for_all(self, asker: Asker, work: Callable[[], T]) -> T:
         """As ``in_thread``. Whoever asked first lends the turn; others may wait when they have gone."""
         async with self._threads.turn(asker.connection):
@@ -694,7 +458,7 @@ class Serving:
         """What the server knows of itself."""
         return {
             "connections": len(self.connections),
-            "waiting": len(self._waiters),
+            "waiting": len(self.waiting),
             "subscriptions": self.subscriptions.count,
             "held_bytes": self.held_bytes,
             "restarts": self._restarts,

@@ -4,23 +4,18 @@ The sockets that clients connect to are opened here and handed to the server pro
 address is an error at start, and clients of a server that died wait in the backlog until the next one runs.
 The server never makes the engine wait, and may pause: word of an epoch is left out while it has not read what it
 was sent before, since it then looks for the newest; what else finds no room is sent when there is some. It is
-replaced when it had no room for ``UNSENT_SECONDS_MAX``, or said nothing for ``HUNG_SECONDS_MAX``. Three threads
-call this module: the engine's (``publish``), and two of its own, one that watches the process and one that answers
-questions about edges.
+replaced when it had no room for too long (``server_process``), or said nothing for ``HUNG_SECONDS_MAX``. Two
+threads of its own are beside the engine's (``publish``): one watches the process, and one answers its questions
+(``engine_answers``).
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import errno
-import fcntl
 import logging
 import os
 import select
-import socket
-import struct
-import termios
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +23,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import msgpack
-import numpy as np
 import numpy.typing as npt
 
 from ... import __version__
@@ -36,41 +30,26 @@ from ...compute.program import Published
 from ...gpma.edges import Vertices
 from ...gpma.index.ids import IdColumn
 from ...gpma.team import ALONE, Crew
-from ...partition.graph import RowsLost
-from ..client.wire import (
-    LATENCY_BUCKETS_SECONDS,
-    NOTIFICATION,
-    RECEIVE_BYTES,
-    RESPONSE,
-    MethodLatency,
-    encode_notification,
-    error_to_wire,
-    plain,
-)
+from ..client.wire import MethodLatency
 from ..config.sections.limits import LimitsConfig
-from ..errors import GraphtideError, NotSupported, RequestError, Unavailable
+from ..errors import Unavailable
 from ..os_errors import why
-from ..records.asked import Asked, Unwanted
-from ..records.stream import Partition
-from ..records.topology import StorageState, Topology
+from ..records.asked import Asked
+from ..records.topology import Topology
 from . import shared_memory
-from .admission import REASONS
 from .change_log import ChangeLog, ChangeLogWriter
-from .engine_calls import BESIDE, COMPILING
-from .exploring import exploration_answer
-from .held import Held
+from .engine_answers import EngineAnswers
 from .listening import Doors, TlsFiles, checked_tls
 from .publication import Publication
 from .results import ResultsReader, ResultsWriter
+from .server_process import STOP_SECONDS_MAX, Lane, ServerProcess
 from .shared_memory import CONTROL_BYTES_MAX, SharedArray
-from .template import Child, Template
+from .template import Template
+from .totals import Totals
 
 log = logging.getLogger(__name__)
 
 START_SECONDS_MAX = 120.0
-STOP_SECONDS_MAX = 5.0
-KILL_SECONDS_MAX = 60.0
-"""A killed process may still have to give much memory back."""
 RESTART_SECONDS_MIN, RESTART_SECONDS_MAX = 0.1, 5.0
 READY_RESTART_SECONDS_MAX = 1.0
 """A server that was ready starts again after so long at most, however often it ended."""
@@ -82,15 +61,6 @@ HUNG_SECONDS_MAX = 30.0
 """One that says nothing for so long hangs, and is replaced; a shorter pause costs its clients nothing but time."""
 LISTEN_SECONDS = 1.0
 """So long a report is waited for at a time."""
-TOGETHER_SECONDS_MAX = 0.001
-"""After so long answers wait for no further ones, to what was asked together with them."""
-SETTLED = "edge_weights"
-"""The question that may wait until results belong to the storage: no answer that is there waits with it."""
-ASIDE = ("compute", "keep", "drop", "placement", "rebalance", "freeze", "device")
-"""Questions that take a while."""
-NO_ROOM = (errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS)
-UNSENT_SECONDS_MAX = 10.0
-"""A server that has no room for its memory for so long is stuck."""
 
 
 class PublishedIndex(Protocol):
@@ -102,23 +72,6 @@ class PublishedIndex(Protocol):
     def generation(self) -> int: ...
 
     def external(self, dense: Vertices) -> IdColumn: ...
-
-
-class Lane(Protocol):
-    """The engine's end of a lane (``records.lane``)."""
-
-    @property
-    def descriptors(self) -> tuple[int, int, int]:
-        """Of the memory, of the eventfd that tells of questions, and of the one that tells of answers."""
-        ...
-
-    def close(self) -> None:
-        """The server is gone; harmless to repeat."""
-        ...
-
-    def join(self, timeout_s: float) -> bool:
-        """Wait until nothing of it is left, or for so long; which it was."""
-        ...
 
 
 # -- the process ----------------------------------------------------------------------------------------------
@@ -133,92 +86,6 @@ def _no_lane() -> None:
     """Nobody answers but the topology."""
 
 
-class _Process:
-    """One running server process and our ends of its two sockets."""
-
-    def __init__(self, template: Template) -> None:
-        with contextlib.ExitStack() as ours, contextlib.ExitStack() as its:
-            self.control, control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            ours.enter_context(self.control)
-            its.enter_context(control)
-            self.calls, calls = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-            ours.enter_context(self.calls)
-            its.enter_context(calls)
-            self.child: Child = template.fork(control.fileno(), calls.fileno())
-            ours.pop_all()
-        self.started = time.monotonic()
-        self.ready = threading.Event()
-        self.reported = self.started
-        self.generations: dict[str, int] = {}  # of what it was told, by kind
-        self._answering = threading.Lock()
-        self.graces: dict[int, threading.Event] | None = {}  # None: it is gone, and its requests with it
-        self.answering: threading.Thread | None = None
-        self.lane: Lane | None = None
-        self._sending = threading.Lock()
-        self._unsent_since: float | None = None
-
-    def send(self, message: Mapping[str, Any], fds: Sequence[int] = ()) -> bool:
-        """Send without waiting; False where there is no room, to be tried again.
-
-        A server that has had no room for too long is stuck, and killed for it.
-        """
-        with self._sending:
-            try:
-                self._send(msgpack.packb(message, default=plain), fds)
-            except OSError as error:
-                if error.errno not in NO_ROOM:
-                    self.child.kill()
-                    return True
-                now = time.monotonic()
-                self._unsent_since = self._unsent_since or now
-                if now - self._unsent_since > UNSENT_SECONDS_MAX:
-                    log.error(
-                        "the query server took no message for %.0f s; it is replaced", now - self._unsent_since
-                    )
-                    self.child.kill()
-                return False
-            self._unsent_since = None
-            return True
-
-    def was_told(self, kind: str, generation: int) -> bool:
-        return self.generations.get(kind) == generation
-
-    def tell(self, kind: str, generation: int, message: Mapping[str, Any], fds: Sequence[int] = ()) -> None:
-        """Send this generation; where there is no room it is owed, and ``was_told`` says so."""
-        if self.send({"kind": kind, **message}, fds):
-            self.generations[kind] = generation
-
-    def answer(self, response: bytes) -> None:
-        """Send answers to questions, one thread after the other.
-
-        Raises:
-            OSError: it is gone.
-        """
-        with self._answering:
-            self.calls.sendall(response)
-
-    def notify(self) -> None:
-        """Let the server look for the newest epoch; whatever it has not read yet makes it do that anyway."""
-        unread = struct.unpack("i", fcntl.ioctl(self.control, termios.TIOCOUTQ, bytes(4)))[0]
-        if not unread:
-            self.send({"kind": "published"})
-
-    def _send(self, packed: bytes, fds: Sequence[int]) -> None:
-        # MSG_DONTWAIT only here: the watching thread receives on the same socket, and does wait.
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, np.array(fds, np.int32).tobytes())] if fds else []
-        self.control.sendmsg([packed], rights, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-
-    def close(self) -> None:
-        """End the process: it goes when its control socket does; it is killed when it does not."""
-        with contextlib.suppress(OSError):
-            self.control.shutdown(socket.SHUT_RDWR)
-        with contextlib.suppress(OSError):
-            self.calls.shutdown(socket.SHUT_RDWR)
-        if not self.child.ended(STOP_SECONDS_MAX):
-            self.child.kill()
-            self.child.ended(KILL_SECONDS_MAX)
-
-
 @dataclass(slots=True)
 class Silence:
     """How long nothing was heard while we listened: where we stood still ourselves, it may have spoken."""
@@ -228,38 +95,6 @@ class Silence:
     def goes_on(self, seconds: float) -> None:
         """Nothing came in this time, of which ``LISTEN_SECONDS`` were meant to be waited."""
         self.seconds += min(seconds, 2 * LISTEN_SECONDS)
-
-
-@dataclass(slots=True)
-class _Totals:
-    """Latencies over all server processes. Any thread may ask for their sum."""
-
-    _parts: tuple[dict[str, MethodLatency], dict[str, MethodLatency]] = ({}, {})
-    """Of those that ended, and the present one's last report: replaced together, so that nobody waits to read."""
-
-    def take(self, wire: Mapping[str, Any]) -> None:
-        present = {
-            name: MethodLatency(tuple(counts), total, dict(errors))
-            for name, (counts, total, errors) in wire.items()
-        }
-        self._parts = self._parts[0], present
-
-    def end(self) -> None:
-        self._parts = self.sum(), {}
-
-    def sum(self) -> dict[str, MethodLatency]:
-        ended, present = self._parts
-        nothing = MethodLatency((0,) * (len(LATENCY_BUCKETS_SECONDS) + 1), 0.0, {})
-        total = {}
-        for name in {*ended, *present}:
-            old, new = ended.get(name, nothing), present.get(name, nothing)
-            codes = {*old.errors, *new.errors}
-            total[name] = MethodLatency(
-                tuple(a + b for a, b in zip(old.bucket_counts, new.bucket_counts, strict=True)),
-                old.sum_seconds + new.sum_seconds,
-                {code: old.errors.get(code, 0) + new.errors.get(code, 0) for code in codes},
-            )
-        return total
 
 
 class ServerLink:
@@ -296,7 +131,7 @@ class ServerLink:
         """
         given = limits or LimitsConfig()
         self.doors = doors
-        self.topology = topology
+        self._topology = topology
         self.asked: Asked | None = None
         """Who answers for programs at run time, if anyone; to be set before ``start``."""
         self.index = index
@@ -323,7 +158,7 @@ class ServerLink:
         self._changes = ChangeLogWriter(given.changes_bytes, index.external)
         self._writer = ResultsWriter(self._changes, crew)
         self._template = template
-        self._process: _Process | None = None
+        self._process: ServerProcess | None = None
         self._answering: list[threading.Thread] = []
         self._open_lane = open_lane
         self._lanes: list[Lane] = []
@@ -332,12 +167,7 @@ class ServerLink:
         self._stopping = threading.Event()
         self._watcher: threading.Thread | None = None
         self._failure: Exception | None = None  # of the last try to start a server
-        self._totals = _Totals()
-        self._refused_before: dict[str, int] = {}
-        self._refused: dict[str, int] = {}
-        self._over_http_before = self._over_http = 0
-        self._told_before: dict[str, int] = {}
-        self._told: dict[str, int] = {}
+        self._totals = Totals()
 
     # -- life -------------------------------------------------------------------------------------------------
 
@@ -497,29 +327,19 @@ class ServerLink:
 
         It does not wait for an epoch that is being published.
         """
-        return self._totals.sum()
+        return dict(self._totals.sum().latency)
 
     def refused(self) -> dict[str, int]:
         """Connections refused since ``start``, by reason (``admission.REASONS``); about a second old."""
-        with self._lock:
-            return {
-                reason: self._refused_before.get(reason, 0) + self._refused.get(reason, 0) for reason in REASONS
-            }
+        return dict(self._totals.sum().refused)
 
     def requests_by_door(self) -> dict[str, int]:
         """Requests since ``start``, by door (``socket``, ``http``); about a second old."""
-        with self._lock:
-            total = sum(sum(counted.bucket_counts) for counted in self._totals.sum().values())
-            over_http = self._over_http_before + self._over_http
-        return {"socket": total - over_http, "http": over_http}
+        return self._totals.sum().by_door()
 
     def told(self) -> dict[str, int]:
         """What subscribers were told since ``start``, as ``Subscriptions.totals``; about a second old."""
-        with self._lock:
-            return {
-                name: self._told_before.get(name, 0) + self._told.get(name, 0)
-                for name in {*self._told_before, *self._told}
-            }
+        return dict(self._totals.sum().told)
 
     def _send_index(self) -> int:
         """Send the index's arrays if the server does not have them yet; their generation."""
@@ -559,7 +379,7 @@ class ServerLink:
 
     # -- the server process -----------------------------------------------------------------------------------
 
-    def _begin(self) -> _Process | None:
+    def _begin(self) -> ServerProcess | None:
         """Start a process and tell it everything; None when the link is being stopped.
 
         Raises:
@@ -572,7 +392,7 @@ class ServerLink:
             if template is None:
                 template = self._template = Template(self._settings["graph"]["vertex_ids"], self._python_modules)
         try:
-            process = _Process(template)
+            process = ServerProcess(template)
         except ConnectionError as error:
             how = template.end()
             self._template = None
@@ -588,7 +408,7 @@ class ServerLink:
             process.close()
         return process
 
-    def _introduce(self, process: _Process) -> None:
+    def _introduce(self, process: ServerProcess) -> None:
         """Tell a process everything, and let it ask."""
         with self._lock:
             self._process = process
@@ -596,7 +416,8 @@ class ServerLink:
             process.send(settings, self.doors.filenos())
             process.generations["access"] = self._access_generation
             self._send_owed()
-        answering = threading.Thread(target=self._answer, args=(process,), name="topology", daemon=True)
+        answers = EngineAnswers(process, self._topology, self.asked, self._send_index)
+        answering = threading.Thread(target=answers.run, name="topology", daemon=True)
         self._answering = [thread for thread in self._answering if thread.is_alive()]
         answering.start()
         self._answering.append(answering)
@@ -651,7 +472,7 @@ class ServerLink:
             log.error("the query server ended (status %s); the next one starts in %.1f s", status, pause)
             self.restarts += 1
 
-    def _end(self, process: _Process) -> int | None:
+    def _end(self, process: ServerProcess) -> int | None:
         """Make sure that a process has ended, and its requests with it; its exit status.
 
         A question about edges that is being answered for it is not waited for.
@@ -665,9 +486,6 @@ class ServerLink:
             with self._lock:
                 self._process = None
                 self._totals.end()
-                self._refused_before, self._refused = self.refused(), {}
-                self._told_before, self._told = self.told(), {}
-                self._over_http_before, self._over_http = self._over_http_before + self._over_http, 0
                 self.connections = self.waiting = self.subscriptions = 0
                 graces, process.graces = process.graces or {}, None
             for over in graces.values():
@@ -675,7 +493,7 @@ class ServerLink:
             process.control.close()
             process.child.close()
 
-    def _take_reports(self, process: _Process) -> None:
+    def _take_reports(self, process: ServerProcess) -> None:
         """Until the server is gone, or hangs, and is killed for it."""
         poll = select.poll()
         poll.register(process.control, select.POLLIN)
@@ -709,192 +527,7 @@ class ServerLink:
                     one.set()
             elif report["kind"] == "statistics":
                 with self._lock:
-                    self._totals.take(report["latency"])
+                    self._totals.take(report)
                     self.connections, self.waiting = report["connections"], report["waiting"]
                     self.subscriptions = report["subscriptions"]
-                    self._refused, self._told = report["refused"], report["changes"]
-                    self._over_http = report["http_requests"]
                     self._send_owed()  # it reads again, if it had paused
-
-    # -- questions ----------------------------------------------------------------------------------------------
-
-    def _answer(self, process: _Process) -> None:
-        """Answer the server's questions until it is gone; it bounds how many are open.
-
-        Those about edges one by one, but for those that nobody is to wait for; each of these, and of those about
-        programs, has a thread of its own, for they take a while. Answers to what came together go together, unless
-        they take long: with each of them the interpreter is let go, and others have it for a while.
-        """
-        unpacker = msgpack.Unpacker(max_buffer_size=2**31 - 1)
-        given_up: dict[int, threading.Event] = {}
-        held = Held()
-        beside: list[threading.Thread] = []
-        answers, begun = list[bytes](), 0.0
-
-        def send() -> None:
-            nonlocal begun
-            if answers:
-                process.answer(b"".join(answers))
-                answers.clear()
-            begun = time.monotonic()
-
-        try:
-            with process.calls, contextlib.suppress(OSError):
-                while data := process.calls.recv(RECEIVE_BYTES):
-                    unpacker.feed(data)
-                    begun = time.monotonic()
-                    for kind, *message in unpacker:
-                        if kind == NOTIFICATION:
-                            what, (content,) = message
-                            if what == "given_up":  # nobody waits for an answer any more
-                                given_up.get(content["msgid"], threading.Event()).set()
-                            else:
-                                held.note(what, content)
-                            continue
-                        msgid, method, (params,) = message
-                        params = held.whole(params)
-                        if method not in ASIDE and BESIDE not in params:
-                            if method == SETTLED:
-                                send()
-                            answers.append(self._response(msgid, method, params))
-                            if time.monotonic() - begun > TOGETHER_SECONDS_MAX:
-                                send()
-                            continue
-                        thread = self._answer_aside(process, given_up, msgid, method, params)
-                        if method not in ASIDE and thread is not None:  # it reads the storage until it ends
-                            beside = [one for one in beside if one.is_alive()] + [thread]
-                    send()
-        finally:
-            for one in list(given_up.values()):
-                one.set()
-            for thread in beside:
-                thread.join()
-
-    def _answer_aside(
-        self,
-        process: _Process,
-        given_up: dict[int, threading.Event],
-        msgid: int,
-        method: str,
-        params: Mapping[str, Any],
-    ) -> threading.Thread | None:
-        """The thread that answers, if there is one. ``given_up``: by msgid, of questions being answered."""
-
-        def compiles(going_on: bool) -> None:
-            with contextlib.suppress(OSError):
-                process.answer(encode_notification(COMPILING, {"msgid": msgid, "going_on": going_on}))
-
-        unwanted = given_up[msgid] = Unwanted(compiles)
-
-        def answer() -> None:
-            response = self._response(msgid, method, params, unwanted)
-            del given_up[msgid]
-            with contextlib.suppress(OSError):
-                process.answer(response)
-
-        thread = threading.Thread(target=answer, name="asked-aside", daemon=True)
-        try:
-            thread.start()
-        except RuntimeError as error:  # the system grants no thread now
-            del given_up[msgid]
-            failed = error_to_wire(Unavailable(f"the engine is busy: {error}"))
-            process.answer(msgpack.packb([RESPONSE, msgid, failed, None]))
-            return None
-        return thread
-
-    def _response(
-        self, msgid: int, method: str, params: Mapping[str, Any], unwanted: threading.Event | None = None
-    ) -> bytes:
-        error: GraphtideError
-        try:
-            if unwanted is None or method not in ASIDE:
-                state, answer = self._ask(method, params)
-            else:
-                state, answer = self._ask_aside(method, params, unwanted)
-            # Sent before the answer, so that the server can name every vertex in it.
-            answer |= {"epoch": state.epoch, "offsets": state.offsets}
-            answer["index_generation"] = self._send_index()
-        except GraphtideError as failure:
-            error = failure
-        except TimeoutError as failure:
-            error = Unavailable(f"the storage is busy: {failure}")
-        except RowsLost as failure:
-            error = Unavailable(f"the daemon starts again without its device: {failure}")
-        except Exception as failure:
-            if type(failure) is LookupError:  # not its subclasses: those are mistakes, not answers
-                error = NotSupported(str(failure))
-            else:
-                log.exception("answering %s failed", method)
-                error = GraphtideError("the engine failed to answer; its log says why")
-        else:
-            packed: bytes = msgpack.packb([RESPONSE, msgid, None, answer], default=plain)
-            return packed
-        packed_error: bytes = msgpack.packb([RESPONSE, msgid, error_to_wire(error), None], default=plain)
-        return packed_error
-
-    def _ask_aside(
-        self, method: str, params: Mapping[str, Any], unwanted: threading.Event
-    ) -> tuple[StorageState, dict[str, Any]]:
-        asked = self.asked
-        if asked is None:
-            raise NotSupported("this daemon stays as it is")
-        ask = {
-            "compute": asked.compute,
-            "keep": asked.keep,
-            "drop": asked.drop,
-            "placement": asked.placement,
-            "rebalance": asked.rebalance,
-            "freeze": asked.freeze,
-            "device": asked.device,
-        }[method]
-        return ask(params, unwanted)
-
-    def _ask(self, method: str, params: Mapping[str, Any]) -> tuple[StorageState, dict[str, Any]]:
-        timeout_s = params["timeout_s"]
-
-        def column(name: str) -> Vertices:
-            return np.frombuffer(params[name], np.uint32)
-
-        match method:
-            case "standing":
-                wanted = {Partition(name, number): offset for name, number, offset in params["wanted"]}
-                standing = self.topology.standing(wanted)
-                return self.topology.current_epoch(), {"standing": [standing[partition] for partition in wanted]}
-            case "neighbors":
-                page = self.topology.neighbors(
-                    params["vertex"], params["direction"], params["limit"], params.get("cursor"), timeout_s
-                )
-                weights = None if page.weights is None else page.weights.astype(np.float32).tobytes()
-                neighbors = page.neighbors.astype(np.uint32).tobytes()
-                answer = {"known": page.known, "neighbors": neighbors, "weights": weights, "cursor": page.cursor}
-                return page.state, answer
-            case "degree":
-                degrees = self.topology.degree(column("vertices"), timeout_s)
-                in_ = None if degrees.in_ is None else degrees.in_.astype(np.int64).tobytes()
-                out = degrees.out.astype(np.int64).tobytes()
-                return degrees.state, {"known": degrees.known.tobytes(), "out": out, "in": in_}
-            case "degree_counts":
-                found_degrees = self.topology.degree_counts(
-                    params["direction"], params["first"], params["limit"], timeout_s
-                )
-                parts = {"degrees": found_degrees.degrees, "counts": found_degrees.counts}
-                columns = {name: part.astype(np.int64).tobytes() for name, part in parts.items()}
-                return found_degrees.state, {"n_vertices": found_degrees.n_vertices, **columns}
-            case "has_edge":
-                found = self.topology.has_edge(column("src"), column("dst"), timeout_s)
-                return found.state, {"exists": found.exists.astype(np.bool_).tobytes()}
-            case "edge_weights":
-                epoch = (params["epoch"][0], params["epoch"][1])
-                path = self.topology.edge_weights(epoch, column("src"), column("dst"), timeout_s)
-                packed = None if path is None else path.astype(np.float32).tobytes()
-                return self.topology.current_epoch(), {"weights": packed}
-            case "reach" | "edges_between" | "ego":
-                return exploration_answer(self.topology, method, params)
-            case "checkpoint":
-                at, since = (
-                    (params[name][0], params[name][1]) if params.get(name) else None for name in ("at", "since")
-                )
-                wish = self.topology.checkpoint(at, since, params.get("failures"))
-                answer = {name: getattr(wish, name) for name in ("status", "since", "failures", "path", "reason")}
-                return wish.state, {**answer, "kept": list(wish.kept)}
-        raise RequestError(f"unknown question {method!r}")

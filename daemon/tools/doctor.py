@@ -32,13 +32,14 @@ from ..client.addresses import SOCKET_HERE, UnixAddress, from_home, parse_addres
 from ..config.secrets import read_secret
 from ..config.settings import Config
 from ..errors import ConfigError, GraphtideError
-from ..os_errors import require_compiler, why
+from ..os_errors import require_address_space, require_compiler, require_descriptors, why
 from ..serve.listening import TlsFiles, checked_tls, group_id_of, is_stale, others_may_write
 
 Status = Literal["ok", "warn", "fail"]
 
 MEMORY_WARN_BYTES = 2 << 30
-DESCRIPTORS_MIN = 256
+DESCRIPTORS_WARN = 256
+"""So many beside connections are plenty."""
 WRITTEN_BYTES = 1 << 16
 """So much is written to see whether there is any room at all."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -136,11 +137,20 @@ def _shared_memory(config: Config) -> Iterator[Finding]:
 def _limits(config: Config) -> Iterator[Finding]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     limits = config.server.limits
-    needed = limits.connections_max + limits.strangers_max + DESCRIPTORS_MIN
+    needed = limits.connections_max + limits.strangers_max + DESCRIPTORS_WARN
     found = f"soft {_limit(soft)}, hard {_limit(hard)}"
-    enough = soft == resource.RLIM_INFINITY or soft >= needed
-    hint = "" if enough else f"server.limits.connections_max asks for about {needed}: raise it with ulimit -n"
-    yield Finding("open files", "ok" if enough else "warn", found, hint)
+    try:
+        require_descriptors()
+    except ConfigError as error:
+        yield Finding("open files", "fail", error.message)
+    else:
+        enough = soft == resource.RLIM_INFINITY or soft >= needed
+        hint = "" if enough else f"server.limits.connections_max asks for about {needed}: raise it with ulimit -n"
+        yield Finding("open files", "ok" if enough else "warn", found, hint)
+    try:
+        require_address_space(config.compute.thread_count())
+    except ConfigError as error:
+        yield Finding("address space", "fail", error.message)
     # Only copies to a GPU are locked, so that no value of this limit is too low for the host.
     soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     yield Finding("locked memory", "ok", f"soft {_limit(soft)}, hard {_limit(hard)} bytes")
@@ -173,7 +183,7 @@ def _packages(config: Config) -> Iterator[Finding]:
         yield Finding("uvloop", "ok", _version("uvloop"))
     if find_spec("pyarrow") is not None:
         yield Finding("pyarrow", "ok", _version("pyarrow"))
-    elif config.source.encoding == "arrow":
+    elif config.source.kind == "kafka" and config.source.encoding == "arrow":
         yield Finding(
             "pyarrow", "fail", 'missing, and source.encoding is "arrow"', "pip install 'graphtide[arrow]'"
         )
@@ -248,6 +258,8 @@ def _directories(config: Config) -> Iterator[Finding]:
     folders = {"checkpoint.path": config.checkpoint.path, "dead_letters.path": config.dead_letters.path}
     if config.source.kind == "spool":
         folders["source.path"] = config.source.path
+        if (unheeded := config.source.unheeded_encoding()) is not None:
+            yield Finding("source.encoding", "warn", unheeded, "name files so, and leave the setting out")
     if config.results.kind == "spool":
         folders["results.path"] = config.results.path
     for key, folder in folders.items():

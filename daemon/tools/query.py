@@ -206,8 +206,7 @@ def show(method: str, params: Mapping[str, Any], result: Mapping[str, Any], cons
     answer = {key: value for key, value in result.items() if key not in ("epoch", "offsets", "unknown")}
     unknown = result.get("unknown") or []
     if method == "programs":
-        entries = answer.pop("programs")
-        columns = [("program", list(entries)), *_transposed(list(entries.values()))]
+        columns, answer = _programs(answer["programs"], console), {}
     elif method == "get":
         columns, answer = _values(params, answer, set(unknown))
     elif method == "placement":
@@ -247,6 +246,26 @@ Split = tuple[Columns, dict[str, Any]]
 
 def _table(columns: Columns) -> Table:
     return table([heading for heading, _ in columns], zip(*(column for _, column in columns), strict=True))
+
+
+SHORTER = {"memory_bytes": "bytes", "error_bound": "error bound"}
+"""Headings of the table of programs that are not as the protocol has them."""
+
+
+def _programs(entries: Mapping[str, Mapping[str, Any]], console: Console) -> Columns:
+    """A table of programs, and the columns of one of their scalars, which would not fit beside that on most
+    terminals."""
+    apart = ("scalars", "joined")
+    shown: list[dict[str, Any]] = [
+        {name: value for name, value in entry.items() if name not in apart} for entry in entries.values()
+    ]
+    for of_one, entry in zip(shown, entries.values(), strict=True):
+        of_one["joined"] = None if entry.get("joined") is None else ".".join(map(str, entry["joined"]))
+    columns = [(SHORTER.get(name, name), column) for name, column in _transposed(shown)]
+    console.print(_table([("program", list(entries)), *columns]))
+    told = {id: _short(entry.get("scalars") or {}) for id, entry in entries.items()}
+    told = {id: scalars for id, scalars in told.items() if scalars is not None}
+    return [("program", list(told)), ("scalars", list(told.values()))] if told else []
 
 
 def _values(params: Mapping[str, Any], answer: Mapping[str, Any], unknown: set[Any]) -> Split:

@@ -26,7 +26,7 @@ from .reads import DeviceRows
 from .report import DeviceReport
 from .sorted import Rebuild, SortedUpdates
 from .staging import DeviceBatch, Staging
-from .state import DeviceArray, RowIndex, Slots, new_rows, new_slots, plain
+from .state import VERTICES_MAX, DeviceArray, RowIndex, Slots, new_rows, new_slots, plain
 from .update import SMALL_MAX, Said, UpdateKernels
 
 # A batch of more than this share of the edges is merged with the array into a new one. On an H200, at scales 22
@@ -102,7 +102,7 @@ class DevicePackedArray:
         room = self._rows.room
         if n_vertices > room:
             with self.stream:
-                rows = new_rows(max(n_vertices, int(room * ROOM)))
+                rows = new_rows(max(n_vertices, min(int(room * ROOM), VERTICES_MAX)))
                 rows.pairs[: self._rows.pairs.size] = self._rows.pairs
             self._rows = rows
         self.n_vertices = n_vertices

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 
@@ -68,25 +70,41 @@ def is_installed() -> bool:
     return find_spec("cupy") is not None
 
 
-def find_card() -> Card:
-    """The current device; the first one, unless ``CUDA_VISIBLE_DEVICES`` says otherwise.
+def require_any() -> None:
+    """Nothing is taken of a device: one that others have for themselves counts, too.
 
     Raises:
-        NoDevice: there is none, CuPy is not installed, or the device is too old.
+        NoDevice: there is none, or CuPy is not installed.
     """
-    try:
-        cuda = import_cupy().cuda
-        if not cuda.runtime.getDeviceCount():
+    with _as_no_device():
+        if not import_cupy().cuda.runtime.getDeviceCount():
             raise NoDevice("CuPy finds no CUDA device")
-        device = cuda.Device()
-        name = cuda.runtime.getDeviceProperties(device.id)["name"].decode()
-        capability, memory_bytes = int(device.compute_capability), int(device.mem_info[1])
+
+
+@contextmanager
+def _as_no_device() -> Iterator[None]:
+    try:
+        yield
     except ImportError as error:
         raise NoDevice(str(error)) from error
     except NoDevice:
         raise
     except Exception as error:  # CuPy's own types, which cannot be named without it
         raise NoDevice(f"CuPy finds no CUDA device: {error}") from error
+
+
+def find_card() -> Card:
+    """The current device; the first one, unless ``CUDA_VISIBLE_DEVICES`` says otherwise.
+
+    Raises:
+        NoDevice: there is none, CuPy is not installed, or the device is too old.
+    """
+    require_any()
+    with _as_no_device():
+        cuda = import_cupy().cuda
+        device = cuda.Device()
+        name = cuda.runtime.getDeviceProperties(device.id)["name"].decode()
+        capability, memory_bytes = int(device.compute_capability), int(device.mem_info[1])
     if capability < CAPABILITY_MIN:
         had, least = (f"{number // 10}.{number % 10}" for number in (capability, CAPABILITY_MIN))
         raise NoDevice(f"{name} has compute capability {had}, and {least} is the least")

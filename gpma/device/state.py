@@ -18,6 +18,11 @@ from .module import import_cupy
 from .pool import memory_pool, release_blocks
 from .structures import ITEM, RECORD, ROW, SPILL
 
+# Kernels number vertices by 32 bits, and go over them in steps of as many as a launch has threads. That is so many
+# at most for cooperative ones, and as many numbers are left free: so none wraps round behind the last vertex.
+THREADS_MAX = 1 << 20
+VERTICES_MAX = (1 << 32) - THREADS_MAX
+
 # An array on the device: CuPy ships no types that a checker could use.
 DeviceArray = Any
 
@@ -115,8 +120,10 @@ def new_rows(n_vertices: int) -> RowIndex:
     """Empty rows.
 
     Raises:
-        MemoryError: the device has not enough.
+        MemoryError: the device has not enough, or there would be more than VERTICES_MAX.
     """
+    if n_vertices > VERTICES_MAX:
+        raise MemoryError(f"a device has room for {VERTICES_MAX} vertices, not {n_vertices}")
     return RowIndex(zeros(len(_ROW_WORDS) * (n_vertices + ROWS_BEYOND), np.uint32))
 
 

@@ -21,6 +21,7 @@ from ..drawing import drawn, drawn_by
 from ..edges import LOW, Int, Keys, Offsets, Vertices
 from ..gate import ALL_NOTED, NOTING, Gate, go_on_to, hold_beside, let_beside, move_in, rows_are, shut_gate
 from ..intrinsics import copy, inner, uncounted_inner
+from ..sorted_keys import first_behind
 from ..team import Crew, at_most, share
 from .arrays import Pending, ReportColumns, RowIndex, Slots, Updates
 from .crowds import Signs, no_signs, plan
@@ -275,7 +276,7 @@ def other_leaf(leaves: Vertices, begin: Int, end: Int) -> Int:
     if begin == 0 or begin >= end:
         return begin
     leaf = leaves[begin - 1]
-    return begin + np.searchsorted(leaves[begin:end], leaf, side="right")
+    return first_behind(leaves, begin, end, leaf)
 
 
 @uncounted_inner
@@ -284,7 +285,7 @@ def other_row(keys: Keys, begin: Int, end: Int) -> Int:
     if begin == 0 or begin >= end:
         return begin
     last = keys[begin - 1] | LOW
-    return begin + np.searchsorted(keys[begin:end], last, side="right")
+    return first_behind(keys, begin, end, last)
 
 
 @uncounted_inner

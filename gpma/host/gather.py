@@ -17,6 +17,7 @@ from ..drawing import drawn_by
 from ..edges import LOW, Int, Offsets, SubCSR, Vertices, Weights
 from ..intrinsics import inner
 from ..rows import RowView, runs_of
+from ..sorted_keys import first_at, first_behind
 from ..splice import spliced
 from ..team import Crew, at_most, share
 
@@ -80,8 +81,8 @@ def copy_edges(
     weights: Weights,
 ) -> None:
     """Write edges ``begin`` to ``end`` - 1 of the gathered rows, which begin at ``offsets``, to their places."""
-    first = np.searchsorted(offsets, begin, side="right") - 1
-    behind = np.searchsorted(offsets, end, side="left")
+    first = first_behind(offsets, np.int64(0), offsets.size, begin) - 1
+    behind = first_at(offsets, np.int64(0), offsets.size, end)
     # Where in the gathered rows the run at hand begins.
     at = offsets[first]
     for _, slot, stop, _ in runs_of(rows, vertices, first, behind):

@@ -9,6 +9,7 @@ from ..drawing import drawn, drawn_by
 from ..edges import EMPTY_KEY, HALF, LOW, Int, Keys, Offsets, Vertices, Weights
 from ..intrinsics import copy, inner
 from ..layout import LEAF_SHIFT
+from ..sorted_keys import first_behind
 from ..team import Crew, at_most, share
 from .arrays import RowIndex, Slots
 from .search import set_head
@@ -99,7 +100,7 @@ def _count_degrees(keys: Keys, begin: Int, end: Int, degrees: Vertices) -> None:
         while i < end and keys[i] >> HALF == row:
             i += 1
         if i == end:  # it may end in another piece
-            i += np.searchsorted(keys[end:], (row << HALF) | LOW, side="right")
+            i = first_behind(keys, end, keys.size, (row << HALF) | LOW)
         degrees[np.uintp(row)] = np.uint32(i - first)
 
 

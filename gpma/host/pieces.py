@@ -13,6 +13,7 @@ import numpy as np
 from ..drawing import drawn
 from ..edges import ABSENT, LOW, Int, Keys, Offsets, Vertices
 from ..intrinsics import inner, uncounted_inner
+from ..sorted_keys import first_at
 from ..team import Crew, at_most, share
 from .arrays import Pending, RowIndex, Slots, Updates
 from .committing import (
@@ -52,6 +53,8 @@ from .stretch import net_change
 
 # So many updates are looked up and written at a time: their leaves stay in the nearest caches in between.
 AT_A_TIME = 128
+# A literal would have ``merge_leaves`` compiled once more.
+_NOBODY_WAITS = np.bool_(False)
 
 
 @uncounted_inner
@@ -66,7 +69,7 @@ def next_leaf(slots: Slots, keys: Keys, begin: Int, end: Int) -> Int:
         after = np.int64(slots.stretch_end)
     if after >= heads.size:
         return end
-    return begin + np.searchsorted(keys[begin:end], heads[np.uintp(after)])
+    return first_at(keys, begin, end, heads[np.uintp(after)])
 
 
 @uncounted_inner
@@ -168,7 +171,9 @@ def apply_piece(
         totals = probe(slots, updates, begin, end)
         for state in range(4):
             parts[part, TOTALS + state] += totals[state]
-        n_pending, waiting = merge_leaves(slots, updates, begin, end, end, pending, n_pending, waiting, False)
+        n_pending, waiting = merge_leaves(
+            slots, updates, begin, end, end, pending, n_pending, waiting, _NOBODY_WAITS
+        )
         begin = end
     lists[part, LEAVES_END], lists[part, WAITING_END] = n_pending, waiting
     if slots.stretch_begin < slots.stretch_end:
@@ -177,7 +182,7 @@ def apply_piece(
     if first < last:
         rows_begin = other_row(keys, first + 1, last)
         last_row = keys[np.uintp(last - 1)] & ~LOW
-        rows_end = rows_begin + np.searchsorted(keys[rows_begin:last], last_row)
+        rows_end = first_at(keys, rows_begin, last, last_row)
     lists[part, ROWS], lists[part, INNER_END] = rows_begin, rows_end
     lists[part, ROWS_END] = note_rows(updates, rows_begin, rows_end, rows, pending.rows)
 

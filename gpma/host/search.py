@@ -11,6 +11,7 @@ from ..drawing import drawn_by
 from ..edges import ABSENT, DELETED, HALF, INSERTED, OVERWRITTEN, Int, Keys, Offsets, Vertices
 from ..intrinsics import choose, inner, prefetch_to_read, uncounted, uncounted_inner
 from ..layout import LEAF_SHIFT, LEAF_SLOTS, TOP_LEAVES, TOP_SHIFT
+from ..sorted_keys import first_at
 from ..team import Crew, at_most, share
 from .arrays import INNER, RowIndex, Slots, Updates
 
@@ -185,7 +186,7 @@ def locate_in(slots: Slots, updates: Updates, lo: Int, hi: Int, room: Lanes) -> 
     heads, tops, keys, leaf = slots.heads, slots.tops, updates.keys, updates.leaf
     split = np.int64(hi)
     if slots.stretch_end < heads.size:
-        split = lo + np.searchsorted(keys[lo:hi], heads[slots.stretch_end])
+        split = first_at(keys, lo, hi, heads[slots.stretch_end])
     _locate(heads, tops, np.int64(0), slots.stretch_begin, keys, lo, split, leaf, room)
     _locate(heads, tops, slots.stretch_end, heads.size, keys, split, hi, leaf, room)
 

@@ -179,6 +179,15 @@ class SourceConfig(Section):
                 f"must not name {', '.join(vertex_ops)} with source.keyed: keys stand for edges",
             )
 
+    def unheeded_encoding(self) -> str | None:
+        """What to say where an encoding was given that nothing goes by; None: nothing."""
+        if self.kind == "kafka" or "encoding" not in self.model_fields_set:
+            return None
+        return (
+            f'source.encoding = "{self.encoding}" is of no effect: files of a spool are read as what their names '
+            f"end in (NAME.{self.encoding})"
+        )
+
     def start_position(self) -> Literal["earliest", "latest"] | int | dict[str, int | dict[int, int]]:
         """Where to begin, a time as milliseconds since 1970."""
         return round(self.start.timestamp() * 1000) if isinstance(self.start, datetime) else self.start

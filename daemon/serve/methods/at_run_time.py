@@ -21,7 +21,7 @@ async def compute(serving: Serving, params: Params) -> Reply:
     """Run a program once, from scratch, on one epoch, beside the stream."""
     kind = _kind(params)
     ids = params.vertices_or_all("vertices", serving)
-    k = params.whole("top", 0, serving.limits.top_k_max, 0)
+    k = params.limited("top", serving.limits, "top_k_max", low=0, default=0)
     order = params.choice("order", ("desc", "asc"))
     given = _given(kind, params, "vertices", "top", "order")
     if ids is not None and k:

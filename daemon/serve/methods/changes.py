@@ -23,7 +23,7 @@ def subscribe(serving: Serving, params: Params) -> Outcome:
     threshold = params.number("threshold", 0.0)
     whole = params.flag("snapshot", default=True)
     since = params.epoch("since")
-    top = params.whole("top", 1, serving.limits.top_k_max, 0)
+    top = params.limited("top", serving.limits, "top_k_max", default=0)
     order = params.choice("order", ("desc", "asc"))
     params.end()
     if order == "asc" and not top:

@@ -23,7 +23,7 @@ async def component(serving: Serving, params: Params) -> Reply:
     """The component, community or core of a vertex: its label, its size, and its members up to a limit."""
     given = params.take("program")
     vertex = params.vertex("vertex", serving)
-    limit = params.whole("limit", 0, serving.limits.vertices_max, min(PAGE_DEFAULT, serving.limits.vertices_max))
+    limit = params.limited("limit", serving.limits, "vertices_max", low=0, default=PAGE_DEFAULT)
     params.end()
     if given is not None and not isinstance(given, str):
         raise wrong("program", "must be the id of one program, a string")

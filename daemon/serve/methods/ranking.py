@@ -22,7 +22,7 @@ from ..values import best_of, no_order, staleness, top_k, wire_ids
 from .named import copy_of, program_of
 from .registry import method
 
-BINS_DEFAULT = 20
+K_DEFAULT, BINS_DEFAULT = 10, 20
 BEST_FALL, BEST_FALL_MIN = 0.01, 1e-30
 """How much worse the last of the best may be in the next epoch, as it is guessed: a part of it, and this."""
 
@@ -31,7 +31,7 @@ BEST_FALL, BEST_FALL_MIN = 0.01, 1e-30
 def top(serving: Serving, params: Params) -> Outcome:
     """The k vertices of largest (or smallest) value; vertices without a value are left out."""
     id = params.program()
-    k = params.whole("k", 1, serving.limits.top_k_max, 10)
+    k = params.limited("k", serving.limits, "top_k_max", default=K_DEFAULT)
     order = params.choice("order", ("desc", "asc"))
     among = params.vertices_or_all("vertices", serving)
     params.end()
@@ -41,7 +41,7 @@ def top(serving: Serving, params: Params) -> Outcome:
         if among is not None:
             return _top_among(serving, params, id, among, k, descending=order == "desc")
         key = "top", id, k, order
-        return serving.known(key) or _top_of_all(serving, params, key)
+        return serving.answers.known(key) or _top_of_all(serving, params, key)
 
     return params.once_covered(serving, work)
 
@@ -79,7 +79,7 @@ async def _top_of_all(serving: Serving, params: Params, key: tuple[str, str, int
         answer = {"ids": ids, "values": pack_column(values), **staleness(snapshot.programs[id])}
         return Reply(serving.stamp(snapshot), answer)
 
-    return await serving.cached(key, compute, ahead=is_short)
+    return await serving.answers.answer(key, compute, ahead=is_short)
 
 
 def _run_of(serving: Serving, result: ProgramResults) -> Callable[[slice], Answer]:
@@ -140,7 +140,7 @@ async def _top_among(
 async def histogram(serving: Serving, params: Params) -> Reply:
     """How many vertices have values within each of some bins."""
     id = params.program()
-    bins = params.whole("bins", 1, serving.limits.top_k_max, min(BINS_DEFAULT, serving.limits.top_k_max))
+    bins = params.limited("bins", serving.limits, "top_k_max", default=BINS_DEFAULT)
     scale: Scale = "log" if params.choice("scale", ("linear", "log")) == "log" else "linear"
     params.end()
     await params.covered(serving)
@@ -159,7 +159,7 @@ async def histogram(serving: Serving, params: Params) -> Reply:
         return Reply(serving.stamp(snapshot), answer)
 
     key = "histogram", id, bins, scale
-    return await serving.cached(key, lambda: serving.for_all(params.asker, compute))
+    return await serving.answers.answer(key, lambda: serving.for_all(params.asker, compute))
 
 
 def _all_values(serving: Serving, id: str) -> tuple[Snapshot, Answer, int]:

@@ -30,7 +30,7 @@ def neighbors(serving: Serving, params: Params) -> Outcome:
     """The neighbours of a vertex, a page at a time."""
     vertex = params.vertex("vertex", serving)
     direction = params.choice("direction", ("out", "in"))
-    limit = params.whole("limit", 1, serving.limits.vertices_max, min(PAGE_DEFAULT, serving.limits.vertices_max))
+    limit = params.limited("limit", serving.limits, "vertices_max", default=PAGE_DEFAULT)
     cursor = params.whole("cursor", -1, ALL_VERTICES, -1)
     params.end()
 
@@ -131,7 +131,7 @@ async def khop(serving: Serving, params: Params) -> Reply:
     vertex = params.vertex("vertex", serving)
     k = params.whole("k", 0, ALL_VERTICES, 1)
     direction = params.direction()
-    limit = params.limit("limit", serving.limits.vertices_max)
+    limit = params.limited("limit", serving.limits, "vertices_max", default=PAGE_DEFAULT)
     params.end()
     await params.covered(serving)
     await serving.make_room(params.asker, limit)
@@ -154,8 +154,8 @@ async def egonet(serving: Serving, params: Params) -> Reply:
     """A vertex, its neighbours, and the edges among them."""
     vertex = params.vertex("vertex", serving)
     direction = params.direction()
-    limit = params.limit("limit", serving.limits.vertices_max)
-    edge_limit = params.limit("edge_limit", serving.limits.edges_max)
+    limit = params.limited("limit", serving.limits, "vertices_max", default=PAGE_DEFAULT)
+    edge_limit = params.limited("edge_limit", serving.limits, "edges_max", default=PAGE_DEFAULT)
     params.end()
     await params.covered(serving)
     await serving.make_room(params.asker, limit + 2 * edge_limit)
@@ -177,7 +177,7 @@ async def egonet(serving: Serving, params: Params) -> Reply:
 async def subgraph(serving: Serving, params: Params) -> Reply:
     """The edges among these vertices, with their weights."""
     ids = params.vertices("vertices", serving)
-    limit = params.limit("limit", serving.limits.edges_max)
+    limit = params.limited("limit", serving.limits, "edges_max", default=PAGE_DEFAULT)
     params.end()
     return await _edges_between(serving, params, {"vertices": ids}, limit)
 
@@ -186,7 +186,7 @@ async def subgraph(serving: Serving, params: Params) -> Reply:
 async def cross_edges(serving: Serving, params: Params) -> Reply:
     """The edges from any of some vertices to any of others, with their weights."""
     ends = {name: params.vertices(name, serving) for name in ("src", "dst")}
-    limit = params.limit("limit", serving.limits.edges_max)
+    limit = params.limited("limit", serving.limits, "edges_max", default=PAGE_DEFAULT)
     params.end()
     n = sum(map(len, ends.values()))
     if n > serving.limits.vertices_max:

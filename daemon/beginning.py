@@ -1,0 +1,177 @@
+"""Where a daemon begins to read: its checkpoint and its source must belong together, and where settings led once
+every restart begins.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Any
+
+from ..ops.metrics import Metrics
+from .config.settings import Config
+from .errors import CheckpointError, SourceUnavailable
+from .health import Health
+from .ingest.loop import Ingest
+from .kernels import Stopped
+from .memory import WithinBudget
+from .os_errors import why
+from .records.position import Position
+from .records.stream import Source, offsets_from_wire
+from .state.checkpoint import Checkpoint, CheckpointStore, require_same
+from .state.checkpointer import Checkpointer, Newest
+
+log = logging.getLogger(__name__)
+
+RETRY_S = 5.0
+"""Until what could not be written is tried again, where nothing goes on without it."""
+TELL_EVERY_SECONDS = 60.0
+"""What goes on to be wrong is said again so often."""
+
+KEYED = "source.keyed"
+"""The part of a checkpoint's identity that says that keys of records stand for its edges."""
+
+
+class Beginning:
+    """``identity``: what checkpoints belong to, of which the source's part is known once there is a checkpoint, or
+    the source was reached. ``newest``: the checkpoint that this start goes on from."""
+
+    def __init__(
+        self, config: Config, store: CheckpointStore, source: Source, health: Health, stop: threading.Event
+    ) -> None:
+        self.identity: dict[str, Any] = {"graph": config.graph.identity()}
+        if config.source.keyed:
+            self.identity[KEYED] = True
+        self.newest: Newest | None = None
+        self._config = config
+        self._store = store
+        self._source = source
+        self._source_state = b""
+        self._health = health
+        self._stop = stop
+
+    def restorable(self, memory: WithinBudget) -> Checkpoint | None:
+        """The checkpoint to go on from. Unless one of another source is to be discarded, ``open`` will see whether
+        it is of this one.
+
+        Raises:
+            CheckpointError: there are checkpoints, and none may be used.
+            MemoryError: it does not fit into what is left of the machine, its control group or ``memory.budget``.
+            Stopped: we were stopped while it was read, or the source was away.
+        """
+        checkpoint = self._usable(memory)
+        if checkpoint is not None:
+            self.identity["source"] = checkpoint.identity["source"]
+            self.newest = Newest(checkpoint.epoch, offsets_from_wire(checkpoint.offsets))
+            self._source_state = checkpoint.arrays["source/state"].tobytes()
+        return checkpoint
+
+    def _usable(self, memory: WithinBudget) -> Checkpoint | None:
+        store = self._store
+        checkpoint = store.newest_good(self._advance_unless_stopped, memory)
+        if checkpoint is None:
+            return None
+        if checkpoint.is_empty:  # whatever was meant to come of it
+            return checkpoint if "source" in checkpoint.identity else None
+        discard = self._config.checkpoint.on_mismatch == "discard"
+        present = dict(self.identity)
+        if discard:
+            self._health.enter("waiting")
+            present["source"] = self._source_identity()
+        try:
+            _require_source(checkpoint, store)
+            # Its kind is known before anybody is reached, and no answers are given until then of another graph.
+            of = {"source": {"kind": checkpoint.identity["source"].get("kind")}}
+            require_same(of, {"source": {"kind": self._config.source.kind}}, store.path)
+            saved = {part: is_ for part, is_ in checkpoint.identity.items() if part != "source" or part in present}
+            require_same(saved, present, store.path)
+        except CheckpointError as error:
+            if not discard:
+                raise
+            log.warning("the checkpoint of epoch %s is not used: %s", checkpoint.epoch, error.message)
+            return None
+        return checkpoint
+
+    def open(self, position: Position, checkpoints: Checkpointer, ingest: Ingest, metrics: Metrics) -> None:
+        """Have the source begin at the checkpoint's offsets, else where the settings say, and make that durable.
+
+        Raises:
+            CheckpointError: the checkpoint is of another source.
+            Stopped: we were stopped before.
+        """
+        offsets = None if self.newest is None else self.newest.offsets
+        identity = self._source_identity()
+        if offsets is not None:
+            saved = self.identity["source"]
+            if position.updates:
+                require_same({"source": saved}, {"source": identity}, self._config.checkpoint.path)
+            elif saved != identity:  # of which nothing was taken
+                offsets = None
+        if offsets is None:
+            checkpoints.begin_anew()  # before they would be taken for those of this source
+        self.identity["source"] = identity
+        source = self._source
+        source.open(offsets, b"" if offsets is None else self._source_state)
+        while (backlog := source.backlog()) is None:
+            if self._stop.is_set():
+                raise Stopped
+            source.poll(0, timeout_s=0.1)
+        if backlog:  # else the order of before tells whether there is anything
+            self._health.recovery.read(backlog, item=0)
+        if offsets is None:
+            self._keep(checkpoints, ingest, metrics)
+
+    def _keep(self, checkpoints: Checkpointer, ingest: Ingest, metrics: Metrics) -> None:
+        tell_again = 0.0
+        while True:
+            try:
+                checkpoints.write_beginning(self._source.position())
+            except OSError as error:
+                metrics.checkpoint_failed(type(error).__name__)
+                folder = str(self._config.checkpoint.path)
+                trouble = f"the first checkpoint cannot be written to {folder!r}: {why(error)}"
+                if trouble != ingest.withheld or time.monotonic() >= tell_again:
+                    log.error("nothing is read, since %s; trying again", trouble)
+                    tell_again = time.monotonic() + TELL_EVERY_SECONDS
+                ingest.withheld = trouble
+                if self._stop.wait(RETRY_S):
+                    raise Stopped from None
+            else:
+                ingest.withheld = None
+                return
+
+    def _advance_unless_stopped(self, progress: float) -> None:
+        self._health.advance(progress)
+        if self._stop.is_set():
+            raise Stopped
+
+    def _source_identity(self) -> dict[str, Any]:
+        """What the source says that it is, as soon as it can be reached.
+
+        Raises:
+            Stopped: we were stopped before.
+        """
+        told, tell_again = "", 0.0
+        while not self._stop.is_set():
+            try:
+                return self._source.identity()
+            except SourceUnavailable as error:
+                if error.message != told or time.monotonic() >= tell_again:
+                    log.warning("%s; trying again", error)
+                    told, tell_again = error.message, time.monotonic() + TELL_EVERY_SECONDS
+                self._stop.wait(1.0)
+        raise Stopped
+
+
+def _require_source(checkpoint: Checkpoint, store: CheckpointStore) -> None:
+    """
+    Raises:
+        CheckpointError: it does not name the source that its offsets belong to.
+    """
+    if "source" not in checkpoint.identity:
+        incarnation, number = checkpoint.epoch
+        raise CheckpointError(
+            f"checkpoint-{incarnation}-{number} in {str(store.path)!r} does not say of which source its offsets "
+            f"are. Delete it to go on from the one before it, or start anew (checkpoint.on_mismatch = 'discard')"
+        )
