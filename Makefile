@@ -11,7 +11,7 @@ BUILD_OPTIONS ?=
 RUN_OPTIONS ?=
 TOPIC ?= edges
 # Programs that sanitizers look at, one after the other: minutes each.
-PROGRAMS ?= bfs sssp counts components pagerank ppr triangles lcc cdlp
+PROGRAMS ?= bfs sssp counts components pagerank ppr pprs triangles lcc cdlp
 SANITIZE = PYTHONPATH=$(CURDIR)/.links compute-sanitizer --error-exitcode 1
 # Files of tests run side by side, in the order of their names (longest last would leave cores idle); each process has
 # a broker of its own. One more than there are cores: daemons are waited for.

@@ -45,7 +45,7 @@ import numpy as np
 from device_graph import Row, clocked, cupy, machine
 from device_remote import PROGRAMS, Stream, Table, Times, streamed, wrong
 
-from graphtide.compute.device import walk_runs
+from graphtide.compute.device import packed_rows
 from graphtide.compute.device.forest_runs import MEMBER
 from graphtide.compute.engine import Engine, ProgramRun
 from graphtide.compute.homes import Homes
@@ -375,7 +375,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     if given.in_place:
-        walk_runs.ASKED_EVERY_S = math.inf  # for memory, without which nothing is packed
+        packed_rows.ASKED_EVERY_S = math.inf  # for memory, without which nothing is packed
     run(
         given.scale,
         given.shares,

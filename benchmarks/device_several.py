@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import Any, Protocol
 
@@ -112,13 +112,14 @@ def several(graph: Graph, batches: list[int], repeats: int, budget: Budget) -> l
         bench = Rows(graph, graph.loaded)
         degrees = bench.device.out.view().degrees[: graph.n_vertices]
         sources = cupy.asnumpy(cupy.argsort(degrees))[::-1][: max(numbers)]
-        them = KINDS[kind](bench, [int(source) for source in sources])
+        # Two of each: numbers of those that have gone together lie side by side, where one by itself is slower.
+        them = {in_one_go: KINDS[kind](bench, [int(source) for source in sources]) for in_one_go in (True, False)}
         of_kind = [
             measured(kind, bench, them, max(numbers), n, batch, repeats, budget)
             for batch in batches
             for n in numbers
         ]
-        wrong = them.wrong()
+        wrong = sum(one.wrong() for one in them.values())
         ones = {row["batch"]: row["one after another ms"] for row in of_kind if row["programs"] == 1}
         for row in of_kind:
             one = ones[row["batch"]]
@@ -130,22 +131,33 @@ def several(graph: Graph, batches: list[int], repeats: int, budget: Budget) -> l
 
 
 def measured(
-    kind: str, bench: Rows, them: Several, n_all: int, n: int, batch: int, repeats: int, budget: Budget
+    kind: str,
+    bench: Rows,
+    them: Mapping[bool, Several],
+    n_all: int,
+    n: int,
+    batch: int,
+    repeats: int,
+    budget: Budget,
 ) -> Row:
     took: dict[bool, list[float]] = {True: [], False: []}
     solved: list[bool] = []
     for step in budget.repeats(repeats):
         for in_one_go in (step % 2 == 0, step % 2 == 1):
+            own, others = them[in_one_go], them[not in_one_go]
             undone = bench.apply(bench.mixed(batch))
-            them.batch_applied()
-            us, outcomes = clocked(lambda way=in_one_go: refreshed(them, range(n), in_one_go=way))
+            own.batch_applied()
+            us, outcomes = clocked(lambda own=own, way=in_one_go: refreshed(own, range(n), in_one_go=way))
             if step >= WARM_UP:
                 took[in_one_go].append(us)
                 solved += outcomes
-            refreshed(them, range(n, n_all), in_one_go=True)
+            refreshed(own, range(n, n_all), in_one_go=in_one_go)
+            others.batch_applied()
+            refreshed(others, range(n_all), in_one_go=not in_one_go)
             bench.apply(undone)
-            them.batch_applied()
-            refreshed(them, range(n_all), in_one_go=True)
+            for way, those in them.items():
+                those.batch_applied()
+                refreshed(those, range(n_all), in_one_go=way)
     together_ms, apart_ms = (median(took[which]) / 1e3 for which in (True, False))
     return (
         {"program": kind, "batch": batch, "programs": n, "in one go ms": together_ms}

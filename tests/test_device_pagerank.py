@@ -299,6 +299,37 @@ def test_batches_of_which_too_much_was_to_be_pushed_are_edited(
     assert pushed.given_up == 2
 
 
+@pytest.mark.parametrize("edited", [False, True])
+def test_what_is_not_traded_for_want_of_room_is_not_given_away(
+    run_of: Callable[..., RanksRun], edited: bool, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pushes are given up then, and passes begin with no more than 64 bits hold; so they do behind edits alone."""
+    from graphtide.compute.device import push_runs
+
+    monkeypatch.setattr(push_runs, "QUEUE_SHARE", 1 << 20)
+    monkeypatch.setattr(push_runs, "QUEUE_LEAST", 1)
+    cuda_emulator.seed(seed)
+    run = run_of()
+    n = 300
+    drawn = np.random.default_rng(1).integers(2, n, (600, 2))
+    run.step(inserts([(0, 1), (1, 0), *((k, 0) for k in range(2, n)), *map(tuple, drawn.tolist())], n))
+    begun: list[int] = []
+    solve = push_runs.PushRuns.solve
+
+    def noted(pushes: Any, *given: Any) -> Any:
+        there = pushes._walks._there
+        begun.extend(sum(map(int, system.sums.get())) for system in (there.ranks, there.majorant))
+        return solve(pushes, *given)
+
+    monkeypatch.setattr(push_runs.PushRuns, "solve", noted)
+    if edited:
+        run.program._too_many = 0
+    many, few = [(0, k) for k in range(2, n)], [(tail, k) for tail in (5, 6, 8, 9) for k in range(20)]
+    run.step(inserts([*many, *few], n))
+    assert begun
+    assert max(begun) < 1 << 61
+
+
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("due_share", [0.3, 3.0])
 def test_what_passes_leave_is_pushed(

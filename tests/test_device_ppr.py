@@ -190,7 +190,7 @@ def test_pushes_that_are_given_up_end_in_passes(
     run_of: Callable[..., PprRun], seed: int, run_long: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Queues and lists run over, long rows are those of few edges, stamps begin anew."""
-    from graphtide.compute.device import ppr_runs
+    from graphtide.compute.device import ppr_numbers, ppr_runs
     from graphtide.gpma.device import constants
 
     monkeypatch.setattr(constants, "LONG_ROW", 4)
@@ -207,9 +207,10 @@ def test_pushes_that_are_given_up_end_in_passes(
             ("MOST_LEAST", [20, 300, 10000]),
         ):
             # The first has the least room, so that some are given up.
-            monkeypatch.setattr(ppr_runs, name, values[0] if own_seed == seed else int(rng.choice(values)))
-        monkeypatch.setattr(ppr_runs, "QUEUE_SHARE", 1 << 20)
-        monkeypatch.setattr(ppr_runs, "CHANGES_SHARE", 1 << 20)
+            module = ppr_runs if name == "MOST_LEAST" else ppr_numbers
+            monkeypatch.setattr(module, name, values[0] if own_seed == seed else int(rng.choice(values)))
+        monkeypatch.setattr(ppr_numbers, "QUEUE_SHARE", 1 << 20)
+        monkeypatch.setattr(ppr_numbers, "CHANGES_SHARE", 1 << 20)
         cuda_emulator.seed(own_seed)
         run = run_of(directed=bool(own_seed % 2), at=(1, 2))
         history = random_history(own_seed, directed=True, epochs=8, vertices=60, vertex_share=0.05)
@@ -252,7 +253,7 @@ def test_batches_that_are_not_pushed_are_edited_before_passes(
     run_of: Callable[..., PprRun], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Passes are fewer then; whatever queues hold, and whoever comes and goes, the numbers are exact."""
-    from graphtide.compute.device import ppr, ppr_runs
+    from graphtide.compute.device import ppr, ppr_numbers, ppr_runs
     from graphtide.gpma.device import constants
 
     monkeypatch.setattr(ppr, "PUSH_LEAST", -1)
@@ -260,14 +261,14 @@ def test_batches_that_are_not_pushed_are_edited_before_passes(
     monkeypatch.setattr(constants, "LONG_ROW", 8)
     monkeypatch.setattr(ppr_runs, "LONG_ROW", 8)
     monkeypatch.setattr(ppr_runs, "STAMP_MAX", 9)
-    monkeypatch.setattr(ppr_runs, "QUEUE_SHARE", 1 << 20)
+    monkeypatch.setattr(ppr_numbers, "QUEUE_SHARE", 1 << 20)
     passes = []
     for share in (0.0, 1e9):
         monkeypatch.setattr(ppr, "EDIT_SHARE", share)
         # Both of the same graph, and the order of threads alone is drawn.
         cuda_emulator.seed(seed)
         rng = np.random.default_rng(1)
-        monkeypatch.setattr(ppr_runs, "QUEUE_LEAST", 1000)
+        monkeypatch.setattr(ppr_numbers, "QUEUE_LEAST", 1000)
         run = run_of(at=(0, 3), tolerance=1e-3)
         (load,) = rmat_history(1, directed=True, scale=9, degree=8, epochs=0).epochs
         run.step(load)
@@ -280,7 +281,7 @@ def test_batches_that_are_not_pushed_are_edited_before_passes(
         passes.append(rounds)
     assert passes[1] < passes[0]
     for own_seed in range(seed, seed + 3):
-        monkeypatch.setattr(ppr_runs, "QUEUE_LEAST", 1 + own_seed % 3)
+        monkeypatch.setattr(ppr_numbers, "QUEUE_LEAST", 1 + own_seed % 3)
         run = run_of(at=(1, 2), directed=bool(own_seed % 2))
         for epoch in random_history(own_seed, directed=True, epochs=8, vertices=60, vertex_share=0.1).epochs:
             run.step(epoch)
@@ -302,6 +303,35 @@ def test_what_one_with_few_edges_has_is_not_given_away_for_each_of_many_new_ones
         run.step(inserts([(0, 1), (7, 0), *map(tuple, drawn.tolist())], 300))
         passes.append(run.step(inserts([(0, k) for k in range(2, 202)], 300)).iterations)
     assert passes[1] <= passes[0]
+
+
+def test_what_is_not_traded_for_want_of_room_is_not_given_away(
+    run_of: Callable[..., PprRun], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pushes are given up then, and passes begin with no more than 64 bits hold."""
+    from graphtide.compute.device import ppr_numbers, ppr_runs
+
+    monkeypatch.setattr(ppr_numbers, "QUEUE_SHARE", 1 << 20)
+    begun, solve = [], ppr_runs.PprRuns.solve
+
+    def noted(runs: Any, *given: Any) -> Any:
+        begun.append(sum(map(int, runs._there.numbers.sums.get())))
+        return solve(runs, *given)
+
+    monkeypatch.setattr(ppr_runs.PprRuns, "solve", noted)
+    drawn = np.random.default_rng(1).integers(1, 300, (600, 2))
+    passes = []
+    for queue in (4096, 1):
+        monkeypatch.setattr(ppr_numbers, "QUEUE_LEAST", queue)
+        cuda_emulator.seed(seed)
+        run = run_of(at=(0, 7))
+        run.step(inserts([(0, 1), (1, 0), (7, 0), *map(tuple, drawn.tolist())], 300))
+        begun.clear()
+        many = [(0, k) for k in range(2, 202)]
+        few = [(tail, k) for tail in (5, 6, 8, 9) for k in range(20)]
+        passes.append(run.step(inserts([*many, *few], 300)).iterations)
+        assert max(begun) < 1 << 61
+    assert passes[1] <= passes[0] + 4
 
 
 @pytest.mark.sample(among="a larger graph on a device")
@@ -346,7 +376,7 @@ def test_sources_come_and_go(run_of: Callable[..., PprRun], monkeypatch: pytest.
 
 def test_the_point_leaves_room_for_all_values(emulated_cupy: ModuleType) -> None:
     """The largest that values may add up to: all mass in loops that are never left."""
-    from graphtide.compute.device.ppr_runs import point
+    from graphtide.compute.device.ppr_numbers import point
 
     for damping in (0.01, 0.5, 0.85, 0.99):
         for n_sources in (1, 7, 1 << 20):
@@ -443,7 +473,8 @@ def test_which_have_a_twin(cupy: ModuleType, graphs: list[Graph]) -> None:
 
 
 def test_structures_are_the_same_to_kernels(cupy: ModuleType, tmp_path: Path) -> None:
-    from graphtide.compute.device.ppr_runs import PPR_COUNTERS, PPR_JOB, PPR_SWEEP
+    from graphtide.compute.device.ppr_groups import PPR_SWEEP
+    from graphtide.compute.device.ppr_numbers import PPR_COUNTERS, PPR_JOB
 
     dtypes = {"PprJob": PPR_JOB, "PprCounters": PPR_COUNTERS, "PprSweep": PPR_SWEEP}
     check_structures(cupy, tmp_path, dtypes, "../../compute/device/ppr.cuh")

@@ -238,7 +238,7 @@ def test_ranks_and_counts_of_any_history(
 def run_of_many_leaves(run: RanksRun, seed: int) -> list[int]:
     """Runs from scratch and after batches, most rows being remote; the edges of each range that is packed at last,
     -1 where it is not."""
-    from graphtide.compute.device.walk_runs import _RANGE
+    from graphtide.compute.device.packed_rows import RANGE
 
     rng = np.random.default_rng(seed)
     n = 257 + int(rng.integers(200))
@@ -253,10 +253,10 @@ def run_of_many_leaves(run: RanksRun, seed: int) -> list[int]:
         run.step(deletes(more[::2], n))
     run.report = run.program.start(run.graph)
     run.check()
-    packed = run.program._runs._packed
+    packed = run.program._runs._packed_rows.packed
     if packed is None:
         return []
-    n_ranges = -(-run.graph.device.remote.n_leaves_in // _RANGE)
+    n_ranges = -(-run.graph.device.remote.n_leaves_in // RANGE)
     return [int(np.int32(np.uint32(int(word) & 0xFFFF_FFFF))) for word in packed.ranges.get()[:n_ranges]]
 
 
@@ -284,7 +284,7 @@ def test_ranks_of_rows_that_passes_pack(
     edges = run_of_many_leaves(run, seed)
     assert len(edges) > 4
     runs = run.program._runs
-    assert (runs._packed.is_of == run.graph.device.version) == (min(edges) >= 0)
+    assert (runs._packed_rows.packed.is_of == run.graph.device.version) == (min(edges) >= 0)
     if bits == 32:
         assert sum(edges) > 0.8 * run.graph.host.in_.n_edges and min(edges) > 0
     elif bits == 9:
@@ -293,7 +293,7 @@ def test_ranks_of_rows_that_passes_pack(
 
 def test_rows_that_lie_far_apart_are_packed(run_of: Make, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between two of a range there are more vertices than a word has bits for."""
-    from graphtide.compute.device import walk_runs
+    from graphtide.compute.device import packed_rows
 
     set_threads(monkeypatch, FEW_THREADS)
     cuda_emulator.seed(seed)
@@ -307,9 +307,9 @@ def test_rows_that_lie_far_apart_are_packed(run_of: Make, seed: int, monkeypatch
     for _ in range(2):  # packed, and as it was packed
         run.report = run.program.start(run.graph)
         run.check()
-        packed = run.program._runs._packed
+        packed = run.program._runs._packed_rows.packed
         assert packed.is_of == run.graph.device.version
-    words = packed.ranges.get()[: -(-run.graph.device.remote.n_leaves_in // walk_runs._RANGE)]
+    words = packed.ranges.get()[: -(-run.graph.device.remote.n_leaves_in // packed_rows.RANGE)]
     assert int((words & np.uint64(0xFFFF_FFFF)).sum()) > run.graph.host.in_.n_edges
 
 
@@ -334,10 +334,10 @@ def test_what_passes_packed_is_kept_from_batch_to_batch(
 ) -> None:
     """While edges come and go, the host's leaves are divided and vertices appear and go: sums are right in every
     bit. Packed anew when there is no room for more edits, those of rows that have moved among them."""
-    from graphtide.compute.device import walk_runs
+    from graphtide.compute.device import packed_rows
 
     set_threads(monkeypatch, FEW_THREADS)
-    monkeypatch.setattr(walk_runs, "_WORDS_AN_EDIT", words_an_edit)
+    monkeypatch.setattr(packed_rows, "_WORDS_AN_EDIT", words_an_edit)
     kept = anew = 0
     for own_seed in range(seed, seed + (30 if run_long else 1)):
         rng = np.random.default_rng(own_seed)
@@ -360,21 +360,21 @@ def test_what_passes_packed_is_kept_from_batch_to_batch(
                 edges = list(zip(ops, src, rng.integers(0, n, size), np.ones(size), strict=True))
                 gone = [(Op.DELETE_VERTEX, int(rng.integers(n)), 0, 0.0)] if batch == 5 else []
                 run.step(epoch_of(edges + gone, n))
-            packed = run.program._runs._packed
+            packed = run.program._runs._packed_rows.packed
             if batch % 4 != 2 and run.report.iterations:  # else nobody may have packed anew
                 assert packed.is_of == run.graph.device.version
                 is_kept = packed.n_edits > 0
                 assert n_moved <= packed.edits.size or not is_kept
-                assert run.program._runs._n_listed() <= packed.n_edits <= packed.edits.size
+                assert run.program._runs._packed_rows._n_listed() <= packed.n_edits <= packed.edits.size
                 kept, anew = kept + is_kept, anew + (not is_kept)
             n_moved = 0
             if batch == 7:
                 owner = run.graph.placement.owner.copy()
                 place(run.graph, rng.random(n) < 0.8)
                 n_moved = int(run.graph.degrees("in")[run.graph.placement.owner != owner].sum())
-        before = run.program._runs._packed.is_of == run.graph.device.version
+        before = run.program._runs._packed_rows.packed.is_of == run.graph.device.version
         run.step(epoch_of([], n))  # of nothing
-        assert (run.program._runs._packed.is_of == run.graph.device.version) == before
+        assert (run.program._runs._packed_rows.packed.is_of == run.graph.device.version) == before
         assert run.graph.check() == []
     assert anew and (kept or words_an_edit > 6)
 
@@ -383,24 +383,24 @@ def test_only_edges_of_rows_on_the_host_take_room_among_edits(
     run_of: Make, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that little is packed anew where most batches are about other rows."""
-    from graphtide.compute.device import walk_runs
+    from graphtide.compute.device import packed_rows
 
     set_threads(monkeypatch, FEW_THREADS)
     cuda_emulator.seed(seed)
     passes_alone(monkeypatch)
-    monkeypatch.setattr(walk_runs, "_WORDS_AN_EDIT", 12)
+    monkeypatch.setattr(packed_rows, "_WORDS_AN_EDIT", 12)
     rng = np.random.default_rng(seed)
     n = 300
     run = run_of(RanksRun)
     run.step(inserts(rng.integers(0, n, (3000, 2)).tolist(), n))
     place(run.graph, np.arange(n) < 30)
     run.report = run.program.start(run.graph)
-    packed = run.program._runs._packed
+    packed = run.program._runs._packed_rows.packed
     before = run.graph.n_arcs
     while run.graph.n_arcs - before <= 2 * packed.edits.size:
         run.step(inserts(rng.integers(0, n, (packed.edits.size // 3, 2)).tolist(), n))
         assert packed.is_of == run.graph.device.version and packed.n_edits, "packed anew"
-        assert run.program._runs._n_listed() <= packed.n_edits
+        assert run.program._runs._packed_rows._n_listed() <= packed.n_edits
         run.check()
 
 
@@ -424,13 +424,13 @@ def test_what_was_packed_follows_rows_that_change_sides(
         for side in (HOST, DEVICE):
             there = np.flatnonzero(run.graph.placement.owner != side).astype(np.uint32)
             run.graph.migrate(rng.permutation(there)[:3], side)
-        more = run.program._runs._n_listed()
+        more = run.program._runs._packed_rows._n_listed()
         keys = rng.choice(run.graph.export().keys, 5)
         there = list(zip(sources(keys).tolist(), destinations(keys).tolist(), strict=True))
         run.step(inserts([(k, 7 * k + v) for v in range(6)], n) if k % 2 else deletes(there, n))
-        more = run.program._runs._n_listed() - more
+        more = run.program._runs._packed_rows._n_listed() - more
         listed += more > 0
-        assert run.program._runs._packed.is_of == run.graph.device.version
+        assert run.program._runs._packed_rows.packed.is_of == run.graph.device.version
     assert listed >= 3
     late = inserts(rng.integers(0, n, (20, 2)).tolist(), n)
     before = run.graph.device.version
@@ -440,7 +440,7 @@ def test_what_was_packed_follows_rows_that_change_sides(
     run.graph.migrate(np.arange(9, dtype=np.uint32), DEVICE)
     assert run.graph.device.moved_since(before) is None
     run.report = run.program.start(run.graph)
-    assert run.program._runs._packed.n_edits == 0
+    assert run.program._runs._packed_rows.packed.n_edits == 0
     run.check()
 
 
@@ -474,15 +474,15 @@ def test_a_pass_over_packed_rows_reads_half_of_what_they_take(
 
 def keep_at_most(run: RanksRun, n_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of packed rows on the device, which is asked for that before each run's passes."""
-    from graphtide.compute.device import walk_runs
+    from graphtide.compute.device import packed_rows
 
     def free_bytes() -> int:
-        packed = run.program._runs._packed
+        packed = run.program._runs._packed_rows.packed
         return n_bytes - (0 if packed is None else packed.cache.nbytes)
 
-    monkeypatch.setattr(walk_runs, "ASKED_EVERY_S", -1.0)
-    monkeypatch.setattr(walk_runs, "CACHE_SHARE", 1.0)
-    monkeypatch.setattr(walk_runs, "free_bytes", free_bytes)
+    monkeypatch.setattr(packed_rows, "ASKED_EVERY_S", -1.0)
+    monkeypatch.setattr(packed_rows, "CACHE_SHARE", 1.0)
+    monkeypatch.setattr(packed_rows, "free_bytes", free_bytes)
 
 
 @pytest.mark.sample(among="rows that passes pack")
@@ -536,7 +536,7 @@ def test_packed_rows_on_the_device_go_for_others(
     pool = emulated_cupy.get_default_memory_pool()
     for batch in range(6):
         run.step(inserts(rng.integers(0, n, (3, 2)).tolist(), n))
-        packed = run.program._runs._packed
+        packed = run.program._runs._packed_rows.packed
         assert packed.is_of == run.graph.device.version and packed.cache.array is not None
         if batch % 2:
             pool.set_limit(pool.used_bytes())
@@ -560,7 +560,7 @@ def test_what_was_packed_is_void_for_a_graph_that_is_loaded(
     place(run.graph, rng.random(200) < 0.9)
     run.report = run.program.start(run.graph)
     for change in ("batch", "load"):
-        packed = run.program._runs._packed
+        packed = run.program._runs._packed_rows.packed
         assert packed.is_of == run.graph.device.version
         if change == "batch":
             epoch = inserts(rng.integers(0, 200, (100, 2)).tolist(), 200)
@@ -579,19 +579,19 @@ def test_what_was_packed_is_void_for_a_graph_that_is_loaded(
 def test_ranks_without_memory_to_pack_rows(
     emulated_run_of: Make, refusal: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from graphtide.compute.device import walk_runs
+    from graphtide.compute.device import packed_rows
 
     def none(*given: Any) -> Any:
         raise MemoryError("there is none")
 
-    allocate = walk_runs.allocate
+    allocate = packed_rows.allocate
     if refusal == "allows":
-        monkeypatch.setattr(walk_runs.Memory, "allows", lambda memory, n_bytes: False)
+        monkeypatch.setattr(packed_rows.Memory, "allows", lambda memory, n_bytes: False)
     elif refusal == "pinned":
-        monkeypatch.setattr(walk_runs, "pinned_by_itself", none)
+        monkeypatch.setattr(packed_rows, "pinned_by_itself", none)
     else:
         refused = lambda n, dtype: (none if dtype is np.uint64 else allocate)(n, dtype)  # noqa: E731
-        monkeypatch.setattr(walk_runs, "allocate", refused)
+        monkeypatch.setattr(packed_rows, "allocate", refused)
     set_threads(monkeypatch, FEW_THREADS)
     cuda_emulator.seed(seed)
     assert run_of_many_leaves(emulated_run_of(RanksRun), seed) == []
@@ -602,18 +602,18 @@ def test_memory_of_packed_rows_is_given_back(
     emulated_run_of: Make, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """When the host gets short of it, and when no rows are remote any more."""
-    from graphtide.compute.device import walk_runs
+    from graphtide.compute.device import packed_rows
 
     set_threads(monkeypatch, FEW_THREADS)
-    monkeypatch.setattr(walk_runs, "ASKED_EVERY_S", -1.0)
+    monkeypatch.setattr(packed_rows, "ASKED_EVERY_S", -1.0)
     cuda_emulator.seed(seed)
     run = emulated_run_of(RanksRun)
     asked = list[int]()
     with monkeypatch.context() as patch:
-        patch.setattr(walk_runs.Memory, "allows", lambda memory, n_bytes: not asked.append(n_bytes))
+        patch.setattr(packed_rows.Memory, "allows", lambda memory, n_bytes: not asked.append(n_bytes))
         assert run_of_many_leaves(run, seed)
     runs = run.program._runs
-    first = weakref.ref(runs._packed.words)
+    first = weakref.ref(runs._packed_rows.packed.words)
     assert max(asked) >= 2 * first().nbytes, "as much is left to the host's rows as is taken"
 
     def start() -> None:
@@ -621,18 +621,18 @@ def test_memory_of_packed_rows_is_given_back(
         run.check()
 
     with monkeypatch.context() as patch:
-        patch.setattr(walk_runs.Memory, "allows", lambda memory, n_bytes: False)
-        patch.setattr(walk_runs, "ASKED_EVERY_S", 3600.0)
+        patch.setattr(packed_rows.Memory, "allows", lambda memory, n_bytes: False)
+        patch.setattr(packed_rows, "ASKED_EVERY_S", 3600.0)
         start()
-        assert runs._packed is not None, "it has just been asked"
-        patch.setattr(walk_runs, "ASKED_EVERY_S", -1.0)
+        assert runs._packed_rows.packed is not None, "it has just been asked"
+        patch.setattr(packed_rows, "ASKED_EVERY_S", -1.0)
         start()
-    assert runs._packed is None and first() is None and runs._calls.job["packed"] == 0
+    assert runs._packed_rows.packed is None and first() is None and runs._calls.job["packed"] == 0
     start()
-    second = weakref.ref(runs._packed.words)
+    second = weakref.ref(runs._packed_rows.packed.words)
     place(run.graph, np.zeros(run.graph.n_vertices, np.bool_))
     start()
-    assert runs._packed is None and second() is None
+    assert runs._packed_rows.packed is None and second() is None
 
 
 # -- which rows are remote ----------------------------------------------------------------------------------------

@@ -212,17 +212,17 @@ def test_more_jobs_than_a_device_has_blocks_take_several_launches(
 @pytest.fixture
 def swept(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Of every launch of passes for several: how many programs it had. All batches are solved by passes."""
-    from graphtide.compute.device import ppr, ppr_runs
+    from graphtide.compute.device import ppr, ppr_groups
 
     monkeypatch.setattr(ppr.DevicePersonalisedPageRank, "_tries", lambda *_: False)
-    launch = ppr_runs._Sweeps.launch
+    launch = ppr_groups.Sweeps.launch
     seen = []
 
     def noted(self: Any, those: Any, *others: Any) -> None:
         launch(self, those, *others)
         seen.append(len(those))
 
-    monkeypatch.setattr(ppr_runs._Sweeps, "launch", noted)
+    monkeypatch.setattr(ppr_groups.Sweeps, "launch", noted)
     return seen
 
 
@@ -262,21 +262,27 @@ def test_passes_go_one_by_one_where_rows_are_on_the_host(
     place(them.graph, np.random.default_rng(seed).random(300) < 0.5)
     them.step(inserts([(0, 1), (7, 2)], 300))
     assert swept == [5]
+    assert strides(them) == [1] * 5
+
+
+def strides(them: Several) -> list[int]:
+    """How far numbers of neighbouring vertices are apart, program by program."""
+    return [program._runs._there.numbers.stride for program in them.engine.programs]
 
 
 @pytest.fixture
 def groups(monkeypatch: pytest.MonkeyPatch) -> list[weakref.ref[Any]]:
     """All groups that are made of programs whose numbers lie side by side."""
-    from graphtide.compute.device import ppr_runs
+    from graphtide.compute.device import ppr_groups
 
-    init: Any = ppr_runs.Group.__init__
+    init: Any = ppr_groups.Group.__init__
     made: list[weakref.ref[Any]] = []
 
     def noted(self: Any, *given: Any) -> None:
         made.append(weakref.ref(self))
         init(self, *given)
 
-    monkeypatch.setattr(ppr_runs.Group, "__init__", noted)
+    monkeypatch.setattr(ppr_groups.Group, "__init__", noted)
     return made
 
 
@@ -295,16 +301,53 @@ def test_a_group_is_gone_with_the_last_of_its_programs(
     assert groups[0]() is None
 
 
+def test_few_that_are_left_of_a_group_have_their_numbers_by_themselves_again(
+    several: Callable[..., Several],
+    swept: list[int],
+    groups: list[weakref.ref[Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+) -> None:
+    """As soon as there is memory for these; the others' is free then."""
+    from graphtide.compute.device import ppr_groups, ppr_numbers
+
+    monkeypatch.setattr(ppr_groups, "ASKED_EVERY_S", -1.0)
+    cuda_emulator.seed(seed)
+    them = several(("ppr",), 6)
+    them.step(many_leaves(seed))
+    assert strides(them) == [8] * 6
+    for k in (0, 1, 4):
+        them.remove(f"ppr{k}")
+    with monkeypatch.context() as without:
+        without.setattr(ppr_numbers, "zeros", refused)
+        them.step(inserts([(0, 1), (7, 2)], 300))
+    assert strides(them) == [8] * 3
+    them.step(inserts([(0, 2), (9, 2)], 300))
+    assert strides(them) == [1] * 3
+    gc.collect()
+    assert groups[0]() is None
+    them.step(deletes([(0, 2), (9, 2)], 300))
+    assert swept == [6, 3]  # those whose numbers were where they were
+
+
+def refused(*_: Any) -> Any:
+    raise MemoryError
+
+
 def test_a_full_group_is_launched_while_others_get_ready(
     several: Callable[..., Several], swept: list[int], monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """Whoever has no place in one yet waits for all others; and second parts of runs wait for all first ones."""
-    from graphtide.compute.device import ppr_runs
+    from graphtide.compute.device import ppr_groups, ppr_runs
 
     cuda_emulator.seed(seed)
     them = several(("ppr",), 17)
     done: list[str] = []
-    prepare, launch, launch_rest = ppr_runs.PprRuns._prepare, ppr_runs._Sweeps.launch, ppr_runs._Sweeps.launch_rest
+    prepare, launch, launch_rest = (
+        ppr_runs.PprRuns._prepare,
+        ppr_groups.Sweeps.launch,
+        ppr_groups.Sweeps.launch_rest,
+    )
 
     def preparing(self: Any, *given: Any) -> None:
         prepare(self, *given)
@@ -319,8 +362,8 @@ def test_a_full_group_is_launched_while_others_get_ready(
         launch_rest(self)
 
     monkeypatch.setattr(ppr_runs.PprRuns, "_prepare", preparing)
-    monkeypatch.setattr(ppr_runs._Sweeps, "launch", launching)
-    monkeypatch.setattr(ppr_runs._Sweeps, "launch_rest", launching_rest)
+    monkeypatch.setattr(ppr_groups.Sweeps, "launch", launching)
+    monkeypatch.setattr(ppr_groups.Sweeps, "launch_rest", launching_rest)
     for epoch, said in (
         (many_leaves(seed), "?" * 17 + "!!++"),
         (inserts([(0, 2), (7, 2)], 300), "........!........!?++"),
@@ -360,10 +403,10 @@ def test_whoever_comes_takes_a_place_that_is_free_and_few_that_are_left_move_tog
     seed: int,
 ) -> None:
     """Of what was there before, nothing is left to them; a group that becomes too small for the graph is left."""
-    from graphtide.compute.device import ppr_runs
+    from graphtide.compute.device import ppr_groups
 
     cuda_emulator.seed(seed)
-    monkeypatch.setattr(ppr_runs, "SWEEP_LEAST", 3)
+    monkeypatch.setattr(ppr_groups, "SWEEP_LEAST", 3)
     them = several(("ppr",), 6)
     them.step(many_leaves(seed))
     for k in (0, 4):
@@ -405,6 +448,26 @@ def test_small_batches_between_large_ones_are_pushed_where_numbers_lie_side_by_s
     assert len(swept) == 3
 
 
+def test_two_of_a_group_go_together_and_one_by_itself(
+    several: Callable[..., Several], swept: list[int], monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """While others of it push. Of all, numbers are what they would be without a group."""
+    from graphtide.compute.device import ppr, ppr_runs
+
+    cuda_emulator.seed(seed)
+    rng = np.random.default_rng(seed)
+    asking = {f"ppr{k}" for k in range(5)}
+    monkeypatch.setattr(ppr.DevicePersonalisedPageRank, "_tries", lambda self, *_: self.id not in asking)
+    monkeypatch.setattr(ppr_runs, "MOST_LEAST", 1 << 30)  # never given up
+    them = several(("ppr",), 5)
+    them.step(many_leaves(seed))
+    for asking_now in ({"ppr1", "ppr3"}, {"ppr4"}, {"ppr0", "ppr1", "ppr4"}, set()):
+        asking.clear()
+        asking.update(asking_now)
+        them.step(inserts([*map(tuple, rng.integers(0, 300, (40, 2)).tolist())], 300))
+    assert swept == [5, 2, 3]
+
+
 def test_what_no_edge_leads_to_any_more_has_nothing(
     several: Callable[..., Several], swept: list[int], seed: int
 ) -> None:
@@ -436,7 +499,7 @@ def test_what_a_restored_state_has_where_no_edge_leads_goes(
     assert swept == [5] * 4
 
 
-@pytest.mark.parametrize(("n", "pushed_ones"), [(5, range(5)), (5, [0]), (6, [0]), (6, [5])])
+@pytest.mark.parametrize(("n", "pushed_ones"), [(5, range(5)), (5, range(4)), (6, [0]), (6, [5])])
 def test_what_was_pushed_beside_a_group_goes_with_the_last_edge_to_it(
     several: Callable[..., Several],
     swept: list[int],
@@ -462,7 +525,7 @@ def test_what_was_pushed_beside_a_group_goes_with_the_last_edge_to_it(
     them.step(inserts(first, 301))
     added = [(k, 300) for k in range(5)]
     them.step(inserts([*added, (300, 2)], 301))
-    together = [n - len(pushed)] if n - len(pushed) >= 5 else []
+    together = [n - len(pushed)] if n - len(pushed) > 1 else []
     assert swept == [n, *together]
     assert all(bits[300] for program in them.engine.programs for bits in them.bits(program)[1:])
     them.step(deletes([*added, *first[20:60]], 301))
@@ -558,19 +621,17 @@ def test_members_of_a_group_move_home_and_back(
     assert judge.moves and len(homes) > 1 and swept
 
 
-@pytest.mark.parametrize("place", ["Group.__init__", "PprRuns.sit"])
+@pytest.mark.parametrize("place", ["ppr_groups.Group.__init__", "ppr_runs.PprRuns.sit"])
 def test_without_memory_passes_go_one_by_one(
     several: Callable[..., Several], swept: list[int], monkeypatch: pytest.MonkeyPatch, seed: int, place: str
 ) -> None:
     """Also where numbers lie side by side already."""
-    from graphtide.compute.device import ppr_runs
 
     def fails(*_: Any) -> Any:
         raise MemoryError("of the device")
 
     them = several(("ppr",), 5)
-    owner, name = place.split(".")
-    monkeypatch.setattr(getattr(ppr_runs, owner), name, fails)
+    monkeypatch.setattr(f"graphtide.compute.device.{place}", fails)
     runs = them.step(many_leaves(seed))
     assert all(run.on_device for run in runs)
     assert not swept
@@ -687,11 +748,11 @@ def test_a_card_that_fails_before_second_parts_of_passes_sends_all_home_within_t
     fails_at: int,
 ) -> None:
     """First parts have been launched, of both groups; of the second ones none, or one."""
-    from graphtide.compute.device import ppr_runs
+    from graphtide.compute.device import ppr_groups
 
     cuda_emulator.seed(seed)
     them = several(("ppr",), 16)
-    launch: Any = ppr_runs._Sweeps._launch
+    launch: Any = ppr_groups.Sweeps._launch
     parts: list[int] = []
 
     def fails(self: Any, part: Any) -> None:
@@ -700,7 +761,7 @@ def test_a_card_that_fails_before_second_parts_of_passes_sends_all_home_within_t
             raise DeviceFailed("made to fail")
         launch(self, part)
 
-    monkeypatch.setattr(ppr_runs._Sweeps, "_launch", fails)
+    monkeypatch.setattr(ppr_groups.Sweeps, "_launch", fails)
     change = them.change(many_leaves(seed))
     runs = them.engine.refresh(change)
     assert (parts, swept) == ([0, 0, 1, 1], [8, 8])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Iterator
 from types import ModuleType
 
@@ -147,6 +149,20 @@ def test_a_refresh_allocates_nothing(emulated_run_of: Callable[..., WalkRun]) ->
     with cuda_emulator.failing_allocation(0):  # the first one would fail, and the program go home
         run.report = run.program.refresh(run.graph, change)
     run.check()
+
+
+def test_what_it_has_on_the_device_goes_as_soon_as_it_leaves(emulated_run_of: Callable[..., WalkRun]) -> None:
+    """And not when garbage is collected, since others wait for the memory."""
+    run = emulated_run_of()
+    run.step(inserts([(v, (3 * v + 1) % 50) for v in range(50)], 50))
+    runs_there = weakref.ref(run.program._runs)
+    assert runs_there() is not None
+    gc.disable()
+    try:
+        run.program.leave()
+        assert runs_there() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.sample(among="a card that fails")

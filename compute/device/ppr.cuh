@@ -1,5 +1,5 @@
 // What the kernels of personalised PageRank share: its system in fixed point, and the job that the host fills in
-// (ppr_runs.py).
+// (ppr_numbers.py).
 //
 // As in walks.cuh: a vertex has a value y, a share c that each of its out-neighbours receives, and the sum of its
 // right-hand side and the shares of its in-neighbours, exact in every bit. The right-hand side is ``restart`` at sources

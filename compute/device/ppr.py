@@ -26,7 +26,8 @@ from ..saved_scalars import SCALARS, unpacked
 from ..steps import Steps, alone
 from ..walks.ppr import TARGET, PersonalisedPageRank, Solved
 from .narrowed import F32
-from .ppr_runs import PprRuns, Sums, ppr_kernels
+from .ppr_numbers import Sums
+from .ppr_runs import PprRuns, ppr_kernels
 from .program import Unfit
 from .walk import DeviceWalk
 

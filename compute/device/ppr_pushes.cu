@@ -52,13 +52,27 @@ struct PprPushes : Run<PprJob> {
         follow_degrees();
         barrier();
         const Counts traded = load_counts(rows().counts);
-        if (!is_empty(traded) && n_short(traded) <= job.room) hand_on<false>(traded);
+        const bool fits_all = n_short(traded) <= job.room;
+        if (!fits_all) {
+            begin_from_values();
+            barrier();
+        } else if (!is_empty(traded)) {
+            hand_on<false>(traded);
+        }
         enter();
         edges += traded.edges;
         turn++;
         add_sums();
         barrier();
-        finish(n_short(traded) <= job.room && fits() && solve());
+        finish(fits_all && fits() && solve());
+    }
+
+    // Where rows that are to trade their shares have no room in the queue, all that edges received of these stays: that may be
+    // more than 64 bits hold. So passes, which are to follow, begin with the values instead.
+    __device__ __forceinline__ void begin_from_values() const
+    {
+        for_vertices<i64>(place, job.n_vertices, [&](u32 v) { return load_cached(job.values + job.at(v)); },
+            [&](u32 v, i64 value) { store_cached(job.sums + job.at(v), value); });
     }
 
     __device__ __forceinline__ void add_sums()

@@ -1,4 +1,4 @@
-"""Runs of personalised PageRank on the device: its numbers in fixed point, and the kernels on them.
+"""Runs of personalised PageRank on the device: the kernels on its numbers.
 
 A run is one cooperative kernel, or two of passes, waited for once. It allocates nothing, unless there are more
 vertices or long rows than ever before, or passes of several go together for the first time. Pushes write what they
@@ -6,21 +6,12 @@ change into the host's estimates. What passes make, all of them, is copied there
 which ends where the values of the pass are made that is likely to be the last. Meanwhile the next programs follow;
 and once all have had their first, the second ones add up what these values are worth. If one makes others, those
 are copied in the end.
-
-**The point.** The exact solution adds up to at most 1 / (1 - damping) for each source, and so does what a pass
-makes of any values that are not negative: its factor balances what is lost, at least 1 - damping of all values,
-and what is given. Bits behind the point are as many as leave all values below 2^60 together, so that no sum of
-int64 overflows, whatever it is of; how many vertices there are does not matter.
 """
 
 from __future__ import annotations
 
-import math
 import struct
-import time
-import weakref
-from collections import deque
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Any, Final, NamedTuple, Self
@@ -28,70 +19,32 @@ from typing import Any, Final, NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.device.calling import Caller
 from ...gpma.device.constants import LONG_ROW
 from ...gpma.device.module import import_cupy
-from ...gpma.device.state import DeviceArray, address, allocate, pinned, zeros
+from ...gpma.device.state import address, allocate, pinned, zeros
 from ...gpma.edges import Vertices
 from ...partition.device_side import DeviceSide
 from ..steps import Crowd, Steps
-from .kernels import Calls, KernelCall, Kernels, RowParameters, Source, Variant, whole_words
+from .kernels import Calls, KernelCall, Kernels, Source, whole_words
 from .narrowed import F32
+from .ppr_groups import SWEEP, Group, sweeps_on
+from .ppr_numbers import (
+    COLUMNS,
+    ENTRY_BYTES,
+    LISTS,
+    PPR_COUNTERS,
+    PPR_JOB,
+    ByVertex,
+    Numbers,
+    PprRun,
+    Sums,
+    columns_for,
+    point,
+)
 from .program import Unfit
-from .walk_runs import ASKED_EVERY_S, bits_behind, passes_max
+from .walk_runs import passes_max
 
 F64 = npt.NDArray[np.float64]
-
-_COLUMNS = ("values", "sums", "shares", "is_source")
-_LISTS = ("stamps", "moved", "moved_stamps", "differences", "degree_changes", "short_rows")
-
-PPR_JOB: Final = np.dtype(
-    [
-        *((name, np.uint64) for name in _COLUMNS),
-        ("candidates", np.uint64, 2),
-        *((name, np.uint64) for name in _LISTS),
-        *((name, np.uint64) for name in ("long_rows", "counters", "status", "estimates", "changes", "entries")),
-        *((name, np.float64) for name in ("damping", "unit", "limit", "goal")),
-        ("restart", np.int64),
-        *((name, np.uint32) for name in ("room", "changes_room")),
-        *((name, np.uint64) for name in ("keys", "outcomes", "edges_max")),
-        ("cells", np.float64),
-        ("before", np.uint64, 3),
-        *((name, np.uint32) for name in ("n_updates", "n_entries", "n_vertices")),
-        *((name, np.uint32) for name in ("stamp", "passes_max", "sequence", "stride", "part")),
-    ]
-)
-"""struct PprJob of ``ppr.cuh``."""
-
-PPR_COUNTERS: Final = np.dtype(
-    [
-        ("rows", np.uint64, 8),
-        ("passes", np.uint64, 14),
-        ("grown", np.uint64, 3),
-        ("candidates", np.uint32, 2),
-        ("moved", np.uint32),
-        ("barrier", np.uint32),
-        ("n_passes", np.uint32),
-        ("goes_on", np.uint32),
-    ]
-)
-"""struct PprCounters of ``ppr.cuh``."""
-
-SWEEP: Final = 8
-"""How many programs go through passes together at most."""
-SWEEP_LEAST: Final = 5
-"""Fewer take as long one after another: passes of several cost the same however many of them are there."""
-
-_SIDE_BY_SIDE = ("values", "sums", "shares", "listed", "n_listed", "holders", "sources", "nobody")
-PPR_SWEEP: Final = np.dtype(
-    [
-        ("jobs", PPR_JOB, SWEEP),
-        ("side", np.uint64, len(_SIDE_BY_SIDE)),
-        ("there", np.uint32),
-        ("is_known", np.uint32),
-    ]
-)
-"""struct PprSweep of ``ppr.cuh``."""
 
 SOURCES: Final = {
     "passes": Source("ppr_passes.cu", (f"-DSWEEP={SWEEP}",), blocks=2, takes_several=True),
@@ -107,10 +60,6 @@ def ppr_kernels() -> Kernels:
 
 # Columns grow by this factor.
 _ROOM = 1.5
-# The queue of short rows has room for one vertex in so many, and for so many at least; with more, a run gives up.
-QUEUE_SHARE, QUEUE_LEAST = 8, 4096
-# The list of changes has room for one vertex in so many, and for so many at least; else all estimates changed.
-CHANGES_SHARE, CHANGES_LEAST = 16, 4096
 # Pushes are given up beyond this share of all arcs, and so many.
 MOST_SHARE, MOST_LEAST = 0.1, 16384
 STAMP_MAX = 1 << 31
@@ -119,84 +68,14 @@ STAMP_MAX = 1 << 31
 RESTARTS, RESTARTS_NO_MORE, GOES = 1, 2, 4
 """What becomes of a vertex: see ``PprRuns.enter``."""
 
-_ENTRY_BYTES = 16
 # The part of a job that differs from run to run; ``PprRuns._prepare`` packs it in this order.
 _CALL = struct.Struct("=3Qd3Q8I")
 assert PPR_JOB.fields is not None
 _CALL_BEGINS = PPR_JOB.fields["keys"][1]
 assert _CALL_BEGINS + _CALL.size == PPR_JOB.itemsize
 
-
-class Sums(NamedTuple):
-    """Of all values, of the sizes of residuals, and of residuals; in units."""
-
-    norm: int
-    size: int
-    total: int
-
-
-class PprRun(NamedTuple):
-    """What a run told: the words of ``ppr.cuh``, in that order.
-
-    ``is_solved``: 0 when pushes were given up, and sums are no longer exact, or when passes do not get there.
-    ``moved``: the vertices whose estimates pushes changed; of passes, whether estimates are others than those that
-    were copied between their kernels.
-    """
-
-    is_solved: int
-    rounds: int
-    edges: int
-    moved: int
-    norm: int
-    size: int
-    total: int
-
-    @property
-    def sums(self) -> Sums:
-        return Sums(self.norm, self.size, self.total)
-
-
 _SAID = len(PprRun._fields)
 _WORDS = struct.Struct(f"={_SAID}q")
-
-
-class _Numbers(NamedTuple):
-    """Of so many vertices, each ``stride`` behind the one before it."""
-
-    values: DeviceArray
-    sums: DeviceArray
-    shares: DeviceArray
-    is_source: DeviceArray
-    stride: int = 1
-
-    @classmethod
-    def none(cls, room: int) -> _Numbers:
-        values, sums, shares = (zeros(room, np.int64) for _ in range(3))
-        return cls(values, sums, shares, zeros(room, np.uint8))
-
-    def take(self, others: _Numbers) -> None:
-        """Be theirs, as far as both have room: no vertex beyond has anything."""
-        for name in _COLUMNS:
-            to, column = getattr(self, name), getattr(others, name)
-            n = min(to.size, column.size)
-            to[:n] = column[:n]
-
-
-class _ByVertex(NamedTuple):
-    """``room`` entries each, but for lists that may run over; see struct PprJob."""
-
-    room: int
-    queue_room: int
-    numbers: _Numbers
-    candidates: DeviceArray
-    stamps: DeviceArray
-    moved: DeviceArray
-    moved_stamps: DeviceArray
-    differences: DeviceArray
-    degree_changes: DeviceArray
-    short_rows: DeviceArray
-    estimates: F32
-    changes: Vertices
 
 
 class PprRuns:
@@ -218,8 +97,8 @@ class PprRuns:
         with self._stream:
             self._counters = zeros(PPR_COUNTERS.itemsize, np.uint8)
             self._long_rows = allocate(0, np.uint8)
-        self._by_vertex: _ByVertex | None = None
-        self._sweeps = _sweeps_on(device)
+        self._by_vertex: ByVertex | None = None
+        self._sweeps = sweeps_on(device)
         # Where its numbers are, if they are beside those of others.
         self.seat: tuple[Group, int] | None = None
         self._entries = pinned(0, np.uint64)
@@ -231,6 +110,11 @@ class PprRuns:
         job["counters"] = address(self._counters)
         job["damping"], job["limit"], job["goal"] = damping, limit, goal
         job["unit"], job["restart"] = self.unit, int(self.unit)
+
+    @property
+    def calls(self) -> Calls:
+        """Of all kernels on its numbers."""
+        return self._calls
 
     # -- arrays -----------------------------------------------------------------------------------------------
 
@@ -246,7 +130,7 @@ class PprRuns:
         return 0 if there is None else there.estimates.nbytes + there.changes.nbytes + self._entries.nbytes
 
     @property
-    def _there(self) -> _ByVertex:
+    def _there(self) -> ByVertex:
         assert self._by_vertex is not None
         return self._by_vertex
 
@@ -264,14 +148,16 @@ class PprRuns:
         Raises:
             MemoryError: there is not enough; everything is as before.
         """
-        long_bytes = _ENTRY_BYTES * (n_arcs // LONG_ROW + 1)
+        long_bytes = ENTRY_BYTES * (n_arcs // LONG_ROW + 1)
         before, long_rows = self._by_vertex, self._long_rows
         if before is not None and n_vertices <= before.room and long_bytes <= long_rows.size:
             return
         with self._stream:
             made = before
             if before is None or n_vertices > before.room:
-                made = _made(max(1, n_vertices) if before is None else max(n_vertices, int(_ROOM * before.room)))
+                made = columns_for(
+                    max(1, n_vertices) if before is None else max(n_vertices, int(_ROOM * before.room))
+                )
                 if before is not None:
                     made.numbers.take(before.numbers)
                     self._stream.synchronize()
@@ -284,7 +170,7 @@ class PprRuns:
         self._by_vertex, self._long_rows = made, long_rows
         self._point_at(made.numbers)
         job = self._calls.job
-        for name in _LISTS:
+        for name in LISTS:
             job[name] = address(getattr(made, name))
         first = address(made.candidates)
         job["candidates"] = first, first + made.candidates.nbytes // 2
@@ -292,17 +178,33 @@ class PprRuns:
         job["estimates"], job["changes"] = made.estimates.ctypes.data, made.changes.ctypes.data
         job["room"], job["changes_room"] = made.queue_room, made.changes.size
 
-    def _point_at(self, numbers: _Numbers) -> None:
-        for name in _COLUMNS:
+    def _point_at(self, numbers: Numbers) -> None:
+        for name in COLUMNS:
             self._calls.job[name] = address(getattr(numbers, name))
         self._calls.job["stride"] = numbers.stride
 
-    def sit(self, group: Group, place: int, numbers: _Numbers) -> None:
+    def sit(self, group: Group, place: int, numbers: Numbers) -> None:
         """Have the numbers there from now on."""
         numbers.take(self._there.numbers)
         self._leave()
         self.seat = group, place
         self._by_vertex = self._there._replace(numbers=numbers)
+        self._point_at(numbers)
+
+    def stand_alone(self) -> None:
+        """Have the numbers apart from those of others from now on: where nobody reads those at the same time, most
+        of what is fetched would be in vain. On the current stream.
+
+        Raises:
+            MemoryError: the device has not enough; they stay where they are.
+        """
+        if self.seat is None:
+            return
+        there = self._there
+        numbers = Numbers.none(there.room)
+        numbers.take(there.numbers)
+        self._leave()
+        self._by_vertex = there._replace(numbers=numbers)
         self._point_at(numbers)
 
     def _write_anywhere(self) -> None:
@@ -326,7 +228,7 @@ class PprRuns:
         """
         there = self._there
         with self._stream:
-            for name in _COLUMNS:
+            for name in COLUMNS:
                 getattr(there.numbers, name).fill(0)
         there.estimates[:] = 0
 
@@ -379,7 +281,7 @@ class PprRuns:
             run = self._told()
             if run.moved:  # what went to the host was not the last yet
                 self._copies.synchronize()
-                self._copy_made(device)
+                self.copy_made(device)
         except Exception:  # whoever catches it may let go of the memory that is being copied to
             with suppress(Exception):
                 self._copies.synchronize()
@@ -402,19 +304,19 @@ class PprRuns:
         kernel = self._kernels["passes"]
         several = kernel.variant(remote=device.remote is not None).several
         single = [self, *others]
-        if several is not None:
-            for those in self._sweeps.divided(single, several):
-                self._sweeps.launch(those, several, device)
-                for runs in those:
-                    single.remove(runs)
+        for those in self._sweeps.divided(single, several):
+            assert several is not None
+            self._sweeps.launch(those, several, device)
+            for runs in those:
+                single.remove(runs)
         for runs in single:
             runs._write_anywhere()
             runs._calls.launch(kernel, device)
-            runs._copy_made(device)
+            runs.copy_made(device)
             runs._calls.job["part"] = 1
             runs._calls.launch(kernel, device)
 
-    def _copy_made(self, device: DeviceSide) -> None:
+    def copy_made(self, device: DeviceSide) -> None:
         """Copy the estimates that passes make to the host as soon as all that was launched is done."""
         self._made.record(self._stream)
         self._copies.wait_event(self._made)
@@ -482,154 +384,6 @@ class PprRuns:
         self._stream.synchronize()
 
 
-class Group:
-    """Programs that go through passes together, SWEEP at most, on graphs of up to ``room`` vertices.
-
-    Their numbers lie side by side, vertex by vertex, as long as they are members.
-    """
-
-    def __init__(self, room: int, n_threads: int) -> None:
-        """On the current stream. ``n_threads``: of a launch.
-
-        Raises:
-            MemoryError: the device has not enough.
-        """
-        self.room = room
-        self.members: list[weakref.ref[PprRuns] | None] = [None] * SWEEP
-        # Whether that is up to date of all members.
-        self.knows_holders = False
-        self._columns = (
-            *(zeros(SWEEP * (room + 1), np.int64) for _ in range(3)),
-            zeros(SWEEP * room, np.uint8),
-        )
-        self._holders = zeros(-(-room // 4) * 4, np.uint8)
-        # What the first part of a run leaves to the second one: a list of vertices, and how many of each warp.
-        self._listed = allocate(room + n_threads, np.uint64), allocate(n_threads // 32, np.uint32)
-        own = np.zeros(1, np.dtype(f"V{PPR_SWEEP.itemsize}"))
-        self.fields: Any = own.view(PPR_SWEEP)
-        """PPR_SWEEP: the run."""
-        self.parameters = RowParameters(own)
-        *columns, sources = map(address, self._columns)
-        self.fields["side"] = [*columns, *map(address, self._listed), address(self._holders), sources, room]
-
-    @property
-    def is_kept(self) -> bool:
-        """Whether enough are left."""
-        return SWEEP - len(self._free()) >= SWEEP_LEAST
-
-    @property
-    def is_full(self) -> bool:
-        return not self._free()
-
-    def _free(self) -> list[int]:
-        return [place for place, member in enumerate(self.members) if member is None or member() is None]
-
-    def take(self, those: Iterable[PprRuns]) -> None:
-        """Give places to these, as many as are free; on the current stream."""
-        for place, runs in zip(self._free(), those, strict=False):
-            values, sums, shares, is_source = (column[place::SWEEP] for column in self._columns)
-            runs.sit(self, place, _Numbers(values, sums, shares, is_source, SWEEP))
-            self.knows_holders = False
-            self.members[place] = weakref.ref(runs)
-
-
-class _Rest(NamedTuple):
-    """The second part of a run of these, which holds all that it works in."""
-
-    group: Group
-    those: Sequence[PprRuns]
-    variant: Variant
-
-
-class _Sweeps:
-    """Who goes through passes with whom, once for all programs of a device's side.
-
-    Second parts of runs wait until all groups have had their first: what these leave crosses a bus, for which all
-    wait.
-    """
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-        self._refused_at = -math.inf
-        self._caller = Caller(1, stream)
-        # What was launched in part, in that order.
-        self._begun: deque[_Rest] = deque()
-
-    def divided(self, those: Sequence[PprRuns], variant: Variant) -> list[list[PprRuns]]:
-        """Those that go together, by groups of which there are enough.
-
-        Whoever is in none, or in one that most have left, is given a place first, as long as there is memory.
-        """
-        if time.monotonic() - self._refused_at > ASKED_EVERY_S:
-            try:
-                with self._stream:
-                    self._seat(those, variant.blocks * variant.threads)
-            except MemoryError:
-                self._refused_at = time.monotonic()
-        asking: dict[Group, list[PprRuns]] = {}
-        for runs in those:
-            if runs.group is not None:
-                asking.setdefault(runs.group, []).append(runs)
-        return [some for some in asking.values() if len(some) >= SWEEP_LEAST]
-
-    def _seat(self, those: Sequence[PprRuns], n_threads: int) -> None:
-        groups = {runs.group: None for runs in those if runs.group is not None and runs.group.is_kept}
-        loose = [runs for runs in those if runs.group not in groups]
-        for group in groups:
-            group.take(runs for runs in loose if runs.room <= group.room)
-            loose = [runs for runs in loose if runs.group is not group]
-        for begin in range(0, len(loose), SWEEP):
-            some = loose[begin : begin + SWEEP]
-            if len(some) >= SWEEP_LEAST:
-                Group(max(runs.room for runs in some), n_threads).take(some)
-
-    def launch(self, those: Sequence[PprRuns], variant: Variant, device: DeviceSide) -> None:
-        """Launch the first part of passes of these, of one group, with their jobs as they are, and copies; waits
-        for nothing. ``launch_rest`` is to follow.
-
-        Raises:
-            RuntimeError: the device, as CuPy says it.
-        """
-        there = 0
-        for runs in those:
-            assert runs.seat is not None
-            group, place = runs.seat
-            there |= 1 << place
-            group.fields["jobs"][0, place] = runs._calls.job[0]
-            runs._calls.caller.expect()
-        group.fields["there"], group.fields["is_known"] = there, group.knows_holders
-        group.knows_holders = False  # if this fails
-        group.parameters.take(device.states())
-        self._launch(_Rest(group, those, variant))
-        for runs in those:
-            runs._copy_made(device)
-        self._begun.append(_Rest(group, those, variant))
-        group.knows_holders = True
-
-    def launch_rest(self) -> None:
-        """Launch the second parts of all that was begun; waits for nothing.
-
-        Raises:
-            RuntimeError: the device, as CuPy says it; others may be left.
-        """
-        while self._begun:
-            rest = self._begun.popleft()
-            rest.group.fields["jobs"]["part"] = 1
-            self._launch(rest)
-
-    def _launch(self, part: _Rest) -> None:
-        group, variant = part.group, part.variant
-        self._caller.aim(variant.handle, variant.blocks, variant.threads, group.parameters)
-        self._caller.launch()
-
-
-def _sweeps_on(device: DeviceSide) -> _Sweeps:
-    sweeps: _Sweeps | None = device.shared.get(_Sweeps)
-    if sweeps is None:
-        sweeps = device.shared[_Sweeps] = _Sweeps(device.stream)
-    return sweeps
-
-
 class _Passes(NamedTuple):
     """A call of the passes of a program: see ``compute/steps.py``."""
 
@@ -651,29 +405,3 @@ class _Passes(NamedTuple):
 
     def carry_out(self) -> None:
         self.begin(())
-
-
-def _made(room: int) -> _ByVertex:
-    queue_room = min(room, max(QUEUE_LEAST, room // QUEUE_SHARE))
-    estimates: F32 = pinned(room, np.float32)
-    estimates[:] = 0
-    changes: Vertices = pinned(min(room, max(CHANGES_LEAST, room // CHANGES_SHARE)), np.uint32)
-    return _ByVertex(
-        room,
-        queue_room,
-        numbers=_Numbers.none(room),
-        candidates=allocate(2 * room, np.uint32),
-        stamps=zeros(room, np.uint32),
-        moved=allocate(room, np.uint32),
-        moved_stamps=zeros(room, np.uint32),
-        differences=allocate(room, np.int64),
-        degree_changes=zeros(room, np.int32),
-        short_rows=allocate(queue_room * _ENTRY_BYTES, np.uint8),
-        estimates=estimates,
-        changes=changes,
-    )
-
-
-def point(n_sources: int, damping: float) -> int:
-    """How many bits the numbers have behind the point, for so many sources."""
-    return bits_behind(max(1, n_sources) / (1 - damping))

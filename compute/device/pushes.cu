@@ -32,6 +32,7 @@ struct Editing : Pushes {
         bool fits_all = n_short(traded) <= push.room;
         if (!is_empty(traded)) {
             if (fits_all) trade(traded);
+            else begin_from_values();
             edges += traded.edges;
             add_sums();
             barrier();
@@ -42,7 +43,23 @@ struct Editing : Pushes {
         barrier();  // all have read the counters
         if (place.thread) return;
         clear(push.counters);
-        job.counters->exceeds = !is_small;
+        job.counters->exceeds = !fits_all || !is_small;
+    }
+
+    // Where rows that are to trade their shares have no room in the queue, all that edges received of these stays: that may be
+    // more than 64 bits hold. So passes, which are to follow, begin with the values instead.
+    __device__ __forceinline__ void begin_from_values() const
+    {
+        struct Values {
+            i64 own, other;
+        };
+        const auto load = [&](u32 v) {
+            return Values{load_cached(job.ranks.values + v), load_cached(job.majorant.values + v)};
+        };
+        for_vertices<Values>(place, job.n_vertices, load, [&](u32 v, const Values& values) {
+            store_cached(job.ranks.sums + v, values.own);
+            store_cached(job.majorant.sums + v, values.other);
+        });
     }
 
     __device__ __forceinline__ void look()

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 import struct
-import time
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
@@ -24,18 +23,15 @@ import numpy as np
 import numpy.typing as npt
 
 from ...gpma.device.module import import_cupy
-from ...gpma.device.pool import Spare, free_bytes
-from ...gpma.device.state import DeviceArray, address, allocate, pinned, pinned_by_itself, zeros
+from ...gpma.device.state import DeviceArray, address, allocate, pinned, zeros
 from ...gpma.edges import Vertices
-from ...gpma.layout import LEAF_SHIFT
-from ...gpma.memory import Memory
-from ...gpma.row_reads import LINE_BYTES
-from ...partition.device_side import DeviceSide, RowsVersion
+from ...partition.device_side import DeviceSide
 from ..walks.certificate import HUB, WEIGHT_HYSTERESIS
 from ..walks.passes import Limits
-from . import push_calls
+from . import packed_rows, push_calls
 from .kernels import Calls, Kernel, Kernels, RowParameters, Source, whole_words
 from .narrowed import F32
+from .packed_rows import RANGE, PackedRows
 from .program import Unfit
 
 F64 = npt.NDArray[np.float64]
@@ -71,12 +67,7 @@ WALK_COUNTERS: Final = np.dtype(
 )
 """struct WalkCounters of ``walks.cuh``."""
 
-# Leaves that a warp of a pass adds up in one go, a range; packed, those of the host have a word of 32 bits for
-# each slot at most.
-_RANGE = 8
-_RANGE_WORDS = _RANGE << LEAF_SHIFT
-
-_LEAVES: Final = (f"-DPASS_LEAVES={_RANGE}",)
+_LEAVES: Final = (f"-DPASS_LEAVES={RANGE}",)
 SOURCES: Final = {
     "passes": Source("passes.cu", macros=_LEAVES, blocks=2),
     "settle": Source("settle.cu", macros=_LEAVES, blocks=2),
@@ -90,27 +81,15 @@ def walk_kernels() -> Kernels:
     return Kernels(SOURCES, weighted=False)
 
 
-# With what a run begins; see enum Begin. By what is amended; see enum Moved.
+# With what a run begins; see enum Begin.
 KEPT, ANEW, SOLVED, EXACT = range(4)
-_BATCH, _CAME, _LEFT = range(3)
 # All values of a system add up to less than this power of two. Some of it is left to what residuals within the
 # largest tolerance may add, and to rounding: a unit a vertex, and the last bit of a factor.
 _SUM_BITS, _SPARE = 60, 1.125
 # The majorant's right-hand side, a float32, is to be exact.
 BITS_MIN = 23
-# Columns grow by this factor, and what is packed gets so much more than it needs.
-_ROOM, _ROOM_PACKED = 1.5, 1.1
-# Beside what is packed there is room for one edit to so many words: with that many a pass reads an eighth more,
-# which in fifteen passes comes to what packing anew costs.
-_WORDS_AN_EDIT = 16
-ASKED_EVERY_S = 0.5
-"""What is packed gives its memory back where there is not as much again. That, and whether there is memory to pack
-anything, and to keep it on the device, too, is asked so often: it takes a millisecond on some machines, as long as
-a pass."""
-CACHE_SHARE = 0.75
-"""So much of the device's memory that is free goes to packed rows at first, until somebody needs it."""
-# So much of that each time that somebody needed it, until it was there so often in a row.
-_SHARE_AGAIN, _QUIET = 0.8, 60
+# Columns grow by this factor.
+_ROOM = 1.5
 # Passes shrink residuals in sum by the damping factor at least; beyond what that makes 2^-BITS_SHRUNK of them, all
 # they do is round.
 _BITS_SHRUNK, _PASSES_LEAST = 40, 50
@@ -199,65 +178,6 @@ class _Columns(NamedTuple):
     estimates: F32
 
 
-class _Packed:
-    """What passes keep of remote in-rows, from run to run (``passes.cu``): there is room for so many ranges.
-
-    ``words`` uint32[256 * ranges] and ``edits`` uint64[16 * ranges], in pinned memory; ``ranges`` uint64[ranges],
-    on the device. ``is_of``: of which rows, with ``n_edits`` edits at most; None: of none. Only the device knows
-    which edges of a batch are listed. ``cache`` uint64: words of some ranges again, on the device, where it has
-    memory to spare, and ``places`` uint32[ranges], where they begin there.
-    """
-
-    def __init__(self, n_ranges: int) -> None:
-        """Of no rows yet.
-
-        Raises:
-            MemoryError: there is not enough.
-        """
-        # First, since a full device is found out sooner than memory is pinned.
-        self.ranges: DeviceArray = allocate(n_ranges, np.uint64)
-        self.places: DeviceArray = zeros(n_ranges, np.uint32)
-        self.words: npt.NDArray[np.uint32] = pinned_by_itself(_RANGE_WORDS * n_ranges, np.uint32)
-        self.edits: npt.NDArray[np.uint64] = pinned_by_itself(self.words.size // _WORDS_AN_EDIT, np.uint64)
-        self.is_of: RowsVersion | None = None
-        self.n_edits = 0
-        self.brought: list[npt.NDArray[np.uint64]] = []
-        """Keys in pinned memory that kernels may not have read yet."""
-        self.cache = Spare()
-        self._asked_at = -math.inf
-        # Of what is free, for the cache; whether it had any when this was last asked, and how often in a row.
-        self._share, self._had_cache, self._quiet = CACHE_SHARE, False, 0
-
-    @property
-    def nbytes(self) -> int:
-        """Of the host's memory."""
-        return self.words.nbytes + self.edits.nbytes
-
-    def wants_another_cache(self, n_ranges: int) -> int | None:
-        """How many bytes the cache of so many ranges should have; None: it has half as many at least, or that was
-        asked a moment ago. To take memory may cost what many passes do, as CuPy's pool gives back what others use
-        again: so where somebody took it away, there is less of it the next time, until it was left for a while."""
-        now = time.monotonic()
-        if now - self._asked_at <= ASKED_EVERY_S:
-            return None
-        self._asked_at = now
-        had = self.cache.nbytes
-        self._quiet = self._quiet + 1 if had else 0
-        if self._had_cache and not had:
-            self._share *= _SHARE_AGAIN
-        elif self._quiet > _QUIET:
-            self._share = CACHE_SHARE
-        wanted = min(4 * _RANGE_WORDS * n_ranges, int(self._share * (free_bytes() + had)))
-        takes = wanted > 2 * had
-        self._had_cache = takes or had > 0
-        return wanted if takes else None
-
-    @staticmethod
-    def bytes_of(n_ranges: int) -> int:
-        n_words = _RANGE_WORDS * n_ranges
-        return 4 * n_words + 8 * (n_words // _WORDS_AN_EDIT)
-
-
 class Columns(NamedTuple):
     """Both systems as floats: float64 but for ``weights``, float32. Residuals are those of the values."""
 
@@ -288,9 +208,8 @@ class WalkRuns:
             self._counters = zeros(WALK_COUNTERS.itemsize, np.uint8)
         self._reads_remote = device.reads_remote
         self._columns: _Columns | None = None
-        self._packed: _Packed | None = None
-        # When there was memory for it, and when there was none.
-        self._allowed_at = self._refused_at = -math.inf
+        counters = {name: self._counter(name) for name in packed_rows.COUNTERS}
+        self._packed_rows = PackedRows(self._calls, self._kernels["amend"], counters, self._stream)
         self._shifts = (0, 0)
         self._arrivals = pinned(0, np.uint64)
         self._passes_max = passes_max(damping)
@@ -332,12 +251,12 @@ class WalkRuns:
     @property
     def has_packed(self) -> bool:
         """Whether anything may be kept of rows on the host, which ``amend`` is to hear of."""
-        return self._packed is not None
+        return self._packed_rows.packed is not None
 
     @property
     def memory_bytes(self) -> int:
         """Of the host, pinned."""
-        packed = 0 if self._packed is None else self._packed.nbytes
+        packed = self._packed_rows.memory_bytes
         return packed if self._columns is None else packed + self._columns.estimates.nbytes + self._arrivals.nbytes
 
     @property
@@ -381,8 +300,7 @@ class WalkRuns:
                     self._shifts[1] + before.bits[1] - bits[1],
                 )
         self._columns = made
-        if self._packed is not None:
-            self._packed.is_of = None
+        self._packed_rows.forget()
         job = self._calls.job
         job["degrees"], job["in_degrees"] = map(address, made.degrees)
         for name, system in (("ranks", ranks), ("majorant", majorant)):
@@ -475,25 +393,17 @@ class WalkRuns:
             Unfit: they get no closer in the numbers of the device.
             MemoryError, RuntimeError: the device, as CuPy says it.
         """
-        self._make_room_for_remote(device)
-        packed, version = self._packed, device.version
-        is_kept = packed is not None and packed.is_of == version
+        rows = self._packed_rows
+        is_kept = rows.make_room(device)
         try:
-            if packed is None:
-                self._launch_passes(device, call, parameters, hands_over=hands_over)
-            else:
-                packed.is_of = None  # if this fails
-                with packed.cache.lock:
-                    self._use(packed.cache)
-                    self._launch_passes(device, call._replace(is_kept=is_kept), parameters, hands_over=hands_over)
+            with rows.in_use():
+                self._launch_passes(device, call._replace(is_kept=is_kept), parameters, hands_over=hands_over)
             run = self.told()
         except Exception:  # whoever catches it may let go of the memory that is being copied to
             with suppress(Exception):
                 self._copies.synchronize()
             raise
-        if packed is not None:
-            packed.brought.clear()
-            packed.is_of = version if is_kept or self._all_packed() else None
+        rows.passed(device, is_kept=is_kept)
         if run.passes == self._passes_max and not run.is_solved:
             raise Unfit("its residuals get no smaller in the numbers of the device")
         return run
@@ -517,8 +427,6 @@ class WalkRuns:
             stream.wait_event(self._copied)
         calls.launch(kernels["hand_over"], device, parameters)
 
-    # -- rows on the host -----------------------------------------------------------------------------------------
-
     def amend(self, device: DeviceSide, n_changes: int) -> None:
         """Let what is kept of rows on the host follow the batch that ``device`` applied last, in which so many
         edges were inserted and deleted, and after which nothing has run yet. Waits for nothing.
@@ -526,114 +434,7 @@ class WalkRuns:
         Raises:
             RuntimeError: the device, as CuPy says it.
         """
-        packed, version = self._packed, device.version
-        if packed is None or packed.is_of is None:
-            return
-        before, packed.is_of = packed.is_of, None
-        moved = None if device.remote is None else device.moved_since(before)
-        if moved is None:
-            return
-        report = device.report if n_changes else None
-        n_more = n_changes + sum(rows.keys.size for rows in moved)
-        if packed.n_edits + n_more > packed.edits.size:
-            packed.n_edits = self._n_listed()
-        if packed.n_edits + n_more > packed.edits.size:
-            return
-        packed.n_edits += n_more
-        for rows in moved:
-            try:
-                with self._stream:
-                    brought = pinned(rows.keys.size, np.uint64)[: rows.keys.size]
-            except MemoryError:
-                return
-            brought[:] = rows.keys
-            packed.brought.append(brought)
-            self._amend(device, int(brought.ctypes.data), 0, brought.size, _CAME if rows.to_host else _LEFT)
-        if report is not None:
-            keys, _, outcomes = report.addresses
-            self._amend(device, keys, outcomes, report.n, _BATCH)
-        packed.is_of = version
-
-    def _amend(self, device: DeviceSide, keys: int, outcomes: int, n: int, moved: int) -> None:
-        job = self._calls.job
-        job["keys"], job["outcomes"], job["n_updates"], job["moved"] = keys, outcomes, n, moved
-        self._calls.launch(self._kernels["amend"], device)
-
-    def _make_room_for_remote(self, device: DeviceSide) -> None:
-        """For packed in-rows, where there is memory for them twice: the host's rows want to grow, and for speed
-        alone no rows are to leave the device. Otherwise passes do without."""
-        remote, packed = device.remote, self._packed
-        n_ranges = 0 if remote is None else -(-remote.n_leaves_in // _RANGE)
-        is_kept = packed is not None and packed.is_of == device.version
-        is_in_the_way = (
-            packed is not None
-            and time.monotonic() - self._allowed_at > ASKED_EVERY_S
-            and not self._allows(packed.nbytes)
-        )
-        if packed is not None and (
-            n_ranges == 0 or (n_ranges > packed.ranges.size and not is_kept) or is_in_the_way
-        ):
-            self._stream.synchronize()  # what was launched may write there
-            self._packed = packed = None  # gives its memory back
-            is_kept = False
-        if packed is None and n_ranges and time.monotonic() - self._refused_at > ASKED_EVERY_S:
-            room = int(_ROOM_PACKED * n_ranges) + 1
-            if self._allows(2 * _Packed.bytes_of(room)):
-                try:
-                    with self._stream:
-                        self._packed = packed = _Packed(room)
-                except MemoryError:
-                    self._refused_at = time.monotonic()
-        if packed is not None:
-            self._make_cache(packed, n_ranges)
-        if is_kept:
-            return
-        job = self._calls.job
-        job["packed"] = job["packed_ranges"] = job["edits"] = job["n_packed"] = job["edits_room"] = 0
-        if packed is not None:
-            packed.n_edits = 0
-            job["packed"], job["packed_ranges"] = packed.words.ctypes.data, address(packed.ranges)
-            job["cache_places"] = address(packed.places)
-            job["edits"], job["edits_room"] = packed.edits.ctypes.data, packed.edits.size
-            job["n_packed"] = n_ranges
-            job["packed_bits"] = max(1, (device.n_vertices - 1).bit_length())
-
-    def _make_cache(self, packed: _Packed, n_ranges: int) -> None:
-        """For what passes read of packed rows, as large as the device has memory for by now. They fill it."""
-        n_bytes = packed.wants_another_cache(n_ranges)
-        if n_bytes is None:
-            return
-        with self._stream:
-            if packed.cache.take(n_bytes // 8, np.uint64):
-                packed.places.fill(0)
-                self._counter("cached").fill(0)
-
-    def _use(self, cache: Spare) -> None:
-        """Until it goes."""
-        job = self._calls.job
-        job["cache"], job["cache_lines"] = address(cache.array), cache.nbytes // LINE_BYTES
-
-    def _allows(self, n_bytes: int) -> bool:
-        """Whether the machine has memory for so much more."""
-        is_there = Memory().allows(n_bytes)
-        if is_there:
-            self._allowed_at = time.monotonic()
-        else:
-            self._refused_at = time.monotonic()
-        return is_there
-
-    def _all_packed(self) -> bool:
-        """Whether the passes that were run last have packed every range."""
-        return not self._counted("unpacked").any()
-
-    def _n_listed(self) -> int:
-        """How many edits are listed, once what was launched is done."""
-        return int(self._counted("edits").sum())
-
-    def _counted(self, name: str) -> npt.NDArray[np.uint32]:
-        """A field of the counters, fetched."""
-        fetched: npt.NDArray[np.uint8] = self._counter(name).get(stream=self._stream)
-        return fetched.view(np.uint32)
+        self._packed_rows.amend(device, n_changes)
 
     def _counter(self, name: str) -> DeviceArray:
         """The bytes of a field of the counters."""
