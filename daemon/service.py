@@ -273,6 +273,8 @@ class Service:
             raise Stopped from None
         finally:
             self._computing = None
+        if self._stop.is_set():  # what is broken off stays so: nothing can be computed from here on
+            raise Stopped
 
     def _waits(self) -> str | None:
         """What keeps updates from being seen, in words."""
