@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..gpma.edges import NO_VERTEX, Int, Vertices
-from ..gpma.intrinsics import uncounted
+from ..gpma.intrinsics import uncounted, uncounted_inner
 from ..gpma.vertex_columns import grown
 
 GAP = 1 << 30
@@ -65,40 +65,9 @@ def clear(order: Order) -> None:
     order.size[:] = 0
 
 
-@uncounted
-def push_back(order: Order, number: Int, v: Int) -> None:
-    """Put an item behind all others of a list."""
-    tail = order.last[number]
-    order.label[v] = 0 if tail == NO_VERTEX else order.label[tail] + order.gap
-    order.preceding[v] = tail
-    order.following[v] = NO_VERTEX
-    if tail == NO_VERTEX:
-        order.first[number] = v
-    else:
-        order.following[tail] = v
-    order.last[number] = v
-    order.size[number] += 1
-
-
-@uncounted
-def push_front(order: Order, number: Int, v: Int) -> None:
-    """Put an item before all others of a list."""
-    head = order.first[number]
-    order.label[v] = 0 if head == NO_VERTEX else order.label[head] - order.gap
-    order.following[v] = head
-    order.preceding[v] = NO_VERTEX
-    if head == NO_VERTEX:
-        order.last[number] = v
-    else:
-        order.preceding[head] = v
-    order.first[number] = v
-    order.size[number] += 1
-
-
-@uncounted
-def unlink(order: Order, number: Int, v: Int) -> None:
-    """Take an item out of its list; it keeps its label."""
-    before, behind = order.preceding[v], order.following[v]
+@uncounted_inner
+def _join(order: Order, number: Int, before: Int, behind: Int) -> None:
+    """Let one item come right behind another of a list, or begin it (``before``: NO_VERTEX), or end it."""
     if before == NO_VERTEX:
         order.first[number] = behind
     else:
@@ -107,6 +76,32 @@ def unlink(order: Order, number: Int, v: Int) -> None:
         order.last[number] = before
     else:
         order.preceding[behind] = before
+
+
+@uncounted
+def push_back(order: Order, number: Int, v: Int) -> None:
+    """Put an item behind all others of a list."""
+    tail = order.last[number]
+    order.label[v] = 0 if tail == NO_VERTEX else order.label[tail] + order.gap
+    _join(order, number, tail, np.uint32(v))
+    _join(order, number, np.uint32(v), NO_VERTEX)
+    order.size[number] += 1
+
+
+@uncounted
+def push_front(order: Order, number: Int, v: Int) -> None:
+    """Put an item before all others of a list."""
+    head = order.first[number]
+    order.label[v] = 0 if head == NO_VERTEX else order.label[head] - order.gap
+    _join(order, number, NO_VERTEX, np.uint32(v))
+    _join(order, number, np.uint32(v), head)
+    order.size[number] += 1
+
+
+@uncounted
+def unlink(order: Order, number: Int, v: Int) -> None:
+    """Take an item out of its list; it keeps its label."""
+    _join(order, number, order.preceding[v], order.following[v])
     order.size[number] -= 1
 
 
@@ -127,14 +122,9 @@ def put_behind(order: Order, number: Int, at: Int, items: Vertices, n: Int) -> b
         v = items[k]
         label += step
         order.label[v] = label
-        order.preceding[v] = before
-        order.following[before] = v
+        _join(order, number, before, v)
         before = v
-    order.following[before] = behind
-    if behind == NO_VERTEX:
-        order.last[number] = before
-    else:
-        order.preceding[behind] = before
+    _join(order, number, before, behind)
     order.size[number] += n
     return renewed
 

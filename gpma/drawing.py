@@ -39,7 +39,7 @@ class _Model(models.StructModel):  # type: ignore[misc]
 
 def _draw(context: Any, builder: Any, signature: Any, arguments: Any, result: Any) -> None:
     drawn = cgutils.create_struct_proxy(_DRAWN)(context, builder, arguments[0])  # type: ignore[no-untyped-call]
-    begin = builder.mul(drawn.each, builder.atomic_rmw("add", drawn.counter, _INT64(1), "monotonic"))
+    begin = builder.atomic_rmw("add", drawn.counter, drawn.each, "monotonic")
     is_there = builder.icmp_signed("<", begin, drawn.end)
     result.set_valid(is_there)
     result.yield_(begin)
@@ -60,15 +60,18 @@ def _begin(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
 def _drawn(typing_context: Any, cursor: Any, n: Any) -> Any:
     """drawn(cursor, n): the numbers of those of n pieces that are drawn here.
 
-    ``cursor``: int64[>= 1], a parameter of the kernel, since nothing else keeps it here; its first entry is how
-    many were drawn, at first 0.
+    ``cursor``: int64[>= 1], a parameter of the kernel or in one, since nothing else keeps it here; its first entry
+    is the next one to be drawn, at first 0, or the piece to begin with.
     """
     assert _next  # it is part of what the kernel is made of
     return _DRAWN(cursor, types.int64), _begin
 
 
 def _drawn_by(typing_context: Any, cursor: Any, size: Any, each: Any) -> Any:
-    """drawn_by(cursor, size, each): where pieces of so many entries begin, of ``size`` in all; as ``drawn``."""
+    """drawn_by(cursor, size, each): where pieces of so many entries begin, of ``size`` in all; as ``drawn``.
+
+    The cursor's first entry is where the next piece begins.
+    """
     assert _next
     return _DRAWN(cursor, types.int64, types.int64), _begin
 

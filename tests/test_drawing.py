@@ -32,10 +32,10 @@ def count_entries(thread: Any, cursor: Any, times: Any, each: Any) -> None:
 
 
 @nb.njit(nogil=True)
-def shared(n, skipped, each, crew):  # type: ignore[no-untyped-def]
-    pieces, entries, cursor = np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(1, np.int64)
+def shared(n, skipped, each, begin, crew):  # type: ignore[no-untyped-def]
+    pieces, entries, cursor = np.zeros(n, np.int64), np.zeros(n, np.int64), np.full(1, begin)
     share(crew, count_pieces, (cursor, pieces, skipped))
-    cursor[0] = 0
+    cursor[0] = begin
     share(crew, count_entries, (cursor, entries, each))
     return pieces, entries
 
@@ -51,9 +51,16 @@ def drawn_until(cursor, n, last):  # type: ignore[no-untyped-def]
 @pytest.mark.parametrize("threads", THREADS)
 @pytest.mark.parametrize("n", [0, 1, 7, 5000])
 def test_each_piece_is_drawn_once(threads: int, n: int) -> None:
-    pieces, entries = shared(n, 3, 4, crew(threads))
+    pieces, entries = shared(n, 3, 4, 0, crew(threads))
     assert pieces.tolist() == [int(piece != 3) for piece in range(n)]
     assert entries.tolist() == [i // 4 * 4 + 1 for i in range(n)]
+
+
+@pytest.mark.parametrize("threads", THREADS)
+def test_the_first_is_the_one_that_the_cursor_says(threads: int) -> None:
+    pieces, entries = shared(11, 7, 4, 6, crew(threads))
+    assert pieces.tolist() == [0] * 6 + [1, 0, 1, 1, 1]
+    assert entries.tolist() == [0] * 6 + [7, 7, 7, 7, 11]
 
 
 def test_who_leaves_the_loop_draws_no_more() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...gpma.atomics import fetch_add
+from ...gpma.drawing import drawn_by
 from ...gpma.edges import HALF, LOW, Vertices
 from ...gpma.intrinsics import inner
 from ...gpma.rows import SWEEP_PIECE, runs
@@ -74,10 +75,7 @@ def pulling_is_cheaper(pushed_edges, pushed_rows, pulled_edges, pulled_rows, thr
 @_inner
 def _take_pieces(t, level, word, n, cursor, deepest):  # type: ignore[no-untyped-def]
     """Take the levels from words in pieces drawn from the cursor, and of each piece the number of levels."""
-    while True:
-        begin = fetch_add(cursor, NEXT, np.int64(SWEEP_PIECE))
-        if begin >= n:
-            break
+    for begin in drawn_by(cursor, n, SWEEP_PIECE):
         levels = np.int64(0)
         for v in range(begin, min(begin + SWEEP_PIECE, n)):
             level[v] = word[v] >> HALF
@@ -102,10 +100,7 @@ def _tally_pieces(t, counts, out, in_, n, size, cursor, tally):  # type: ignore[
     """Begin to count: of each piece of so many vertices ``tally`` gets those of each level, and their edges."""
     level, count = counts.level, counts.paths
     last = tally.shape[1] - 1
-    while True:
-        begin = fetch_add(cursor, NEXT, size)
-        if begin >= n:
-            break
+    for begin in drawn_by(cursor, n, size):
         piece = begin // size
         for v in range(begin, min(begin + size, n)):
             at = min(np.int64(level[v]), last)
@@ -119,10 +114,7 @@ def _tally_pieces(t, counts, out, in_, n, size, cursor, tally):  # type: ignore[
 def _order_pieces(t, level, order, n, size, cursor, tally):  # type: ignore[no-untyped-def]
     """Put the vertices in order by level, those of each piece where its ``tally`` says."""
     last = tally.shape[1] - 1
-    while True:
-        begin = fetch_add(cursor, NEXT, size)
-        if begin >= n:
-            break
+    for begin in drawn_by(cursor, n, size):
         piece = begin // size
         for v in range(begin, min(begin + size, n)):
             at = min(np.int64(level[v]), last)
@@ -134,10 +126,7 @@ def _order_pieces(t, level, order, n, size, cursor, tally):  # type: ignore[no-u
 def _cap_pieces(t, count, above, order, end, pulled, cursor):  # type: ignore[no-untyped-def]
     """Cap the counts of order[.. end], which are complete, and write them down for those that pull."""
     saturated = np.int64(0)
-    while True:
-        begin = fetch_add(cursor, NEXT, np.int64(SWEEP_PIECE))
-        if begin >= end:
-            break
+    for begin in drawn_by(cursor, end, SWEEP_PIECE):
         for i in range(begin, min(begin + SWEEP_PIECE, end)):
             v = np.int64(order[i])
             # Sums of whole numbers are exact up to the limit, and never fall below it again: any order gives this.
@@ -151,10 +140,7 @@ def _cap_pieces(t, count, above, order, end, pulled, cursor):  # type: ignore[no
 
 @_inner
 def _clear_pieces(t, above, order, end, cursor):  # type: ignore[no-untyped-def]
-    while True:
-        begin = fetch_add(cursor, NEXT, np.int64(SWEEP_PIECE))
-        if begin >= end:
-            break
+    for begin in drawn_by(cursor, end, SWEEP_PIECE):
         for i in range(begin, min(begin + SWEEP_PIECE, end)):
             above[order[i]] = 0.0
 
@@ -238,10 +224,7 @@ def _pull_counts(t, count, above, in_, order, end, cursor, piece):  # type: igno
     ``above`` holds the counts of the level before and nothing else, so that no level is asked for.
     """
     keys = in_.keys
-    while True:
-        begin = fetch_add(cursor, NEXT, piece)
-        if begin >= end:
-            break
+    for begin in drawn_by(cursor, end, piece):
         for k in range(begin, min(begin + piece, end)):
             v = np.int64(order[k])
             total = 0.0

@@ -12,6 +12,7 @@ import numba as nb
 import numpy as np
 
 from ...gpma.atomics import compare_swap, fetch_add, load
+from ...gpma.drawing import drawn_by
 from ...gpma.edges import HALF, LOW
 from ...gpma.intrinsics import inner, prefetch, prefetch_to_read
 from ...gpma.rows import ask_for_leaf, runs
@@ -260,10 +261,7 @@ def _push_pieces(t, counts, out, vertices, n_vertices, cursor, piece):  # type: 
     keys, fill, degrees, row_leaf = out.keys, out.counts, out.degrees, out.row_leaf
     gathered = np.empty(_GATHERED, np.uint32)
     n_gathered = np.int64(0)
-    while True:
-        begin = fetch_add(cursor, _NEXT, piece)
-        if begin >= n_vertices:
-            break
+    for begin in drawn_by(cursor, n_vertices, piece):
         for k in range(begin, min(begin + piece, n_vertices)):
             if k + _AHEAD < n_vertices:
                 prefetch_to_read(degrees, np.int64(vertices[k + _AHEAD]))
@@ -329,10 +327,7 @@ def _pull_pieces(t, counts, in_, n, at, cursor):  # type: ignore[no-untyped-def]
     keys, degrees = in_.keys, in_.degrees
     edges = np.int64(0)
     listed = np.empty(_PULL_PIECE, np.uint32)
-    while True:
-        begin = fetch_add(cursor, _NEXT, np.int64(_PULL_PIECE))
-        if begin >= n:
-            break
+    for begin in drawn_by(cursor, n, _PULL_PIECE):
         # Without a branch: whether a vertex is on the level is a toss-up.
         size = np.int64(0)
         for each in range(begin, min(begin + _PULL_PIECE, n)):

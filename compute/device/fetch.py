@@ -13,9 +13,9 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.atomics import fetch_add
 from ...gpma.device.module import import_cupy
 from ...gpma.device.state import DeviceArray, pinned
+from ...gpma.drawing import drawn
 from ...gpma.edges import Int, Offsets, Vertices
 from ...gpma.intrinsics import inner
 from ...gpma.team import ALONE, Crew, at_most, share
@@ -98,10 +98,7 @@ def take_all(kept: Values, found: Values, nothing: Int, crew: Crew) -> Int:
 
 @inner
 def _take_pieces(thread: int, kept: Values, found: Values, nothing: Int, cursor: Offsets, counts: Offsets) -> None:
-    while True:
-        piece = fetch_add(cursor, 0, np.int64(1))
-        if piece >= counts.size:
-            return
+    for piece in drawn(cursor, counts.size):
         count = np.int64(0)
         for v in range(piece * PIECE, min((piece + 1) * PIECE, np.int64(found.size))):
             value = found[v]
@@ -131,10 +128,7 @@ def take_differing(kept: Values, found: Values, crew: Crew) -> tuple[Vertices, V
 @inner
 def _count_differing(thread: int, kept: Values, found: Values, cursor: Offsets, ends: Offsets) -> None:
     """Of each piece, behind where it begins."""
-    while True:
-        piece = fetch_add(cursor, 0, np.int64(1))
-        if piece >= ends.size - 1:
-            return
+    for piece in drawn(cursor, ends.size - 1):
         count = np.int64(0)
         for v in range(piece * PIECE, min((piece + 1) * PIECE, np.int64(found.size))):
             count += np.int64(kept[np.uintp(v)] != found[np.uintp(v)])
@@ -145,10 +139,7 @@ def _count_differing(thread: int, kept: Values, found: Values, cursor: Offsets, 
 def _take_differing(
     thread: int, kept: Values, found: Values, cursor: Offsets, ends: Offsets, vertices: Vertices, old: Values
 ) -> None:
-    while True:
-        piece = fetch_add(cursor, 0, np.int64(1))
-        if piece >= ends.size - 1:
-            return
+    for piece in drawn(cursor, ends.size - 1):
         at, end = ends[piece], ends[piece + 1]
         for v in range(piece * PIECE, min((piece + 1) * PIECE, np.int64(found.size))):
             if at == end:

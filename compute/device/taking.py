@@ -15,7 +15,6 @@ from typing import Final
 import numba as nb
 import numpy as np
 
-from ...gpma.atomics import fetch_add
 from ...gpma.device.both import (
     BATCH_IS_READY,
     BATCH_KEYS,
@@ -30,6 +29,7 @@ from ...gpma.device.both import (
 )
 from ...gpma.device.calling import DONE, OTHERWISE, SAID, Then, begin, carry_out, parameter, wait_later, waits
 from ...gpma.device.structures import STATE
+from ...gpma.drawing import drawn
 from ...gpma.edges import Int, Keys, Offsets, Vertices
 from ...gpma.intrinsics import array_at, inner, prefetch, uncounted, uncounted_inner
 from ...gpma.team import ALONE, Crew, at_most, share
@@ -175,10 +175,7 @@ def take_listed(kept: Keys, listed: Keys, crew: Crew) -> tuple[Vertices, Keys, I
 @inner
 def _count_differing(thread: int, kept: Keys, listed: Keys, cursor: Offsets, ends: Offsets) -> None:
     """Of each piece, behind where it begins."""
-    while True:
-        piece = fetch_add(cursor, 0, np.int64(1))
-        if piece >= ends.size - 1:
-            return
+    for piece in drawn(cursor, ends.size - 1):
         count, end = np.int64(0), min((piece + 1) * _PIECE, np.int64(len(listed)))
         for k in range(piece * _PIECE, end):
             if k + _AHEAD < end:
@@ -198,10 +195,7 @@ def _take_differing(
     vertices: Vertices,
     old: Keys,
 ) -> None:
-    while True:
-        piece = fetch_add(cursor, 0, np.int64(1))
-        if piece >= gained.size:
-            return
+    for piece in drawn(cursor, gained.size):
         at, end, count = ends[piece], min((piece + 1) * _PIECE, np.int64(len(listed))), np.int64(0)
         for k in range(piece * _PIECE, end):
             if k + _AHEAD < end:

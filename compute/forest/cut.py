@@ -22,6 +22,7 @@ import numba as nb
 import numpy as np
 
 from ...gpma.atomics import fetch_add
+from ...gpma.drawing import drawn_by
 from ...gpma.edges import HALF, LOW, NO_VERTEX, Keys, Vertices
 from ...gpma.intrinsics import prefetch, prefetch_to_read, uncounted, uncounted_inner
 from ...gpma.rows import runs, runs_on
@@ -202,10 +203,7 @@ def _find_lower(forest, rows, v):  # type: ignore[no-untyped-def]
 @_inner
 def _hang_pieces(t, forest, search, children, left, out, in_, both, cursor):  # type: ignore[no-untyped-def]
     edges = np.int64(0)
-    while True:
-        begin = fetch_add(cursor, 0, np.int64(_PIECE))
-        if begin >= children.size:
-            break
+    for begin in drawn_by(cursor, children.size, _PIECE):
         for k in range(begin, min(begin + _PIECE, children.size)):
             prefetch_to_read(forest.level, np.int64(children[min(k + 2 * _AHEAD, children.size - 1)]))
             _ask_for_rows(out, in_, both, children, k)

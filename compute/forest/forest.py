@@ -22,7 +22,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.atomics import fetch_add
+from ...gpma.drawing import drawn
 from ...gpma.edges import HALF, LOW, NO_VERTEX, Vertices
 from ...gpma.intrinsics import prefetch, prefetch_to_read, uncounted, uncounted_inner
 from ...gpma.rows import runs
@@ -341,10 +341,7 @@ def _classify_range(handle, parent, inserted, deleted, joining, links, begin, en
 def _classify_pieces(t, handle, parent, inserted, deleted, joining, links, pieces):  # type: ignore[no-untyped-def]
     """Pieces of a large batch, drawn from the cursor ``pieces[0]``; behind it what was found of each."""
     n_pieces = np.int64(pieces.size) - np.int64(1)
-    while True:
-        piece = fetch_add(pieces, 0, np.int64(1))
-        if piece >= n_pieces:
-            return
+    for piece in drawn(pieces, n_pieces):
         begin = piece * np.int64(PIECE)
         n_joining, n_links = _classify_range(
             handle, parent, inserted, deleted, joining, links, begin, begin + np.int64(PIECE)

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...gpma.atomics import compare_swap, fetch_add, load
+from ...gpma.drawing import drawn, drawn_by
 from ...gpma.edges import NO_VERTEX, Int, Vertices
 from ...gpma.index.id_order import comes_before, order_of
 from ...gpma.intrinsics import lowest_bit, uncounted_inner
@@ -110,10 +111,7 @@ def _bucket_of(h):  # type: ignore[no-untyped-def]
 @_inner
 def _count_pieces(t, forest, n, dealt, cursor):  # type: ignore[no-untyped-def]
     """Link members of large trees within each piece, count the others by bucket; no handle has a size after it."""
-    while True:
-        piece = fetch_add(cursor, 0, np.int64(1))
-        if piece >= dealt.places.shape[0]:
-            return
+    for piece in drawn(cursor, dealt.places.shape[0]):
         ends, sizes, places = dealt.ends[piece], dealt.sizes[piece], dealt.places[piece]
         ends[:] = NO_VERTEX
         sizes[:] = 0
@@ -172,10 +170,7 @@ def _place(dealt):  # type: ignore[no-untyped-def]
 
 @_inner
 def _deal_pieces(t, forest, n, dealt, cursor):  # type: ignore[no-untyped-def]
-    while True:
-        piece = fetch_add(cursor, 0, np.int64(1))
-        if piece >= dealt.places.shape[0]:
-            return
+    for piece in drawn(cursor, dealt.places.shape[0]):
         places = dealt.places[piece]
         for v in range(piece * _PIECE, min((piece + 1) * _PIECE, n)):
             h = forest.handle[v]
@@ -187,10 +182,7 @@ def _deal_pieces(t, forest, n, dealt, cursor):  # type: ignore[no-untyped-def]
 
 @_inner
 def _link_buckets(t, forest, dealt, cursor):  # type: ignore[no-untyped-def]
-    while True:
-        bucket = fetch_add(cursor, 0, np.int64(1))
-        if bucket >= _BUCKETS:
-            return
+    for bucket in drawn(cursor, _BUCKETS):
         for i in range(dealt.begins[bucket], dealt.begins[bucket + 1]):
             v = dealt.vertices[i]
             h = forest.handle[v]
@@ -232,10 +224,7 @@ def list_free(forest, used, place, crew):  # type: ignore[no-untyped-def]
 @_inner
 def _count_free(t, forest, used, counts, cursor):  # type: ignore[no-untyped-def]
     """How many are free in each piece, by their sizes, which are 0 for what was no handle before."""
-    while True:
-        piece = fetch_add(cursor, 0, np.int64(1))
-        if piece >= counts.size:
-            return
+    for piece in drawn(cursor, counts.size):
         count = np.int64(0)
         for h in range(piece * _PIECE, min((piece + 1) * _PIECE, used)):
             if h >= forest.counts[N_USED]:
@@ -246,10 +235,7 @@ def _count_free(t, forest, used, counts, cursor):  # type: ignore[no-untyped-def
 
 @_inner
 def _list_free(t, forest, used, place, counts, cursor):  # type: ignore[no-untyped-def]
-    while True:
-        piece = fetch_add(cursor, 0, np.int64(1))
-        if piece >= counts.size:
-            return
+    for piece in drawn(cursor, counts.size):
         at = counts[piece]
         for h in range(piece * _PIECE, min((piece + 1) * _PIECE, used)):
             free = forest.size[h] == 0
@@ -282,10 +268,7 @@ def name_all(forest, n, order, crew):  # type: ignore[no-untyped-def]
 
 @_inner
 def _unname_pieces(t, forest, cursor, n_pieces):  # type: ignore[no-untyped-def]
-    while True:
-        piece = fetch_add(cursor, 0, np.int64(1))
-        if piece >= n_pieces:
-            return
+    for piece in drawn(cursor, n_pieces):
         for h in range(piece * _PIECE, min((piece + 1) * _PIECE, forest.counts[N_USED])):
             forest.representative[h] = NO_VERTEX
 
@@ -318,10 +301,7 @@ def _name_pieces(t, forest, n, order, large, cursor):  # type: ignore[no-untyped
     named, numbers = forest.representative, order.numbers
     smallest: Any = np.int64(-1)
     least = _NO_NUMBER  # the id of the smallest, if it is a number
-    while True:
-        begin = fetch_add(cursor, 0, np.int64(_PIECE))
-        if begin >= n:
-            break
+    for begin in drawn_by(cursor, n, _PIECE):
         end = min(begin + _PIECE, n)
         end_numbers = max(min(end, numbers.size), begin)
         least_here = _least_of(forest.handle[begin:end_numbers], numbers[begin:end_numbers], large)
@@ -377,10 +357,7 @@ def take_nodes(forest, first, nodes, crew):  # type: ignore[no-untyped-def]
 @_inner
 def _take_pieces(t, forest, first, nodes, cursor):  # type: ignore[no-untyped-def]
     n = np.int64(nodes.shape[0])
-    while True:
-        begin = fetch_add(cursor, 0, np.int64(_PIECE))
-        if begin >= n:
-            return
+    for begin in drawn_by(cursor, n, _PIECE):
         for i in range(begin, min(begin + _PIECE, n)):
             v = first + i
             forest.parent[v] = nodes[i, 0]
@@ -405,10 +382,7 @@ def take_members(forest, first, members, place, crew):  # type: ignore[no-untype
 @_inner
 def _take_members(t, forest, first, members, place, cursor, free):  # type: ignore[no-untyped-def]
     n = np.int64(members.shape[0])
-    while True:
-        begin = fetch_add(cursor, 0, np.int64(_PIECE))
-        if begin >= n:
-            return
+    for begin in drawn_by(cursor, n, _PIECE):
         n_free = np.int64(0)
         for i in range(begin, min(begin + _PIECE, n)):
             v = first + i

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...gpma.atomics import fetch_add
+from ...gpma.drawing import drawn_by
 from ...gpma.edges import LOW, NO_VERTEX, Keys, Vertices
 from ...gpma.intrinsics import lowest_bit, prefetch, prefetch_to_read, uncounted_inner
 from ...gpma.rows import (
@@ -366,10 +367,7 @@ def _pull_pieces(t, forest, n, out, in_, both, h, level, held, fresh, reach, wai
     """
     opens = reach.opens[t]
     read_all = in_order_all = np.int64(0)
-    while True:
-        begin = fetch_add(reach.cursor, NEXT, np.int64(SWEEP_PIECE))
-        if begin >= n:
-            break
+    for begin in drawn_by(reach.cursor, n, SWEEP_PIECE):
         piece = begin // SWEEP_PIECE
         end = min(begin + SWEEP_PIECE, n)
         for k in range(begin >> 6, (end + 63) >> 6):
@@ -395,10 +393,7 @@ def _pull_pieces(t, forest, n, out, in_, both, h, level, held, fresh, reach, wai
 def _append_pieces(t, n, held, before, reach):  # type: ignore[no-untyped-def]
     """What a bitmap holds that it did not hold before goes to the queue, from where ``edges`` says of each
     piece."""
-    while True:
-        begin = fetch_add(reach.cursor, NEXT, np.int64(SWEEP_PIECE))
-        if begin >= n:
-            break
+    for begin in drawn_by(reach.cursor, n, SWEEP_PIECE):
         tail = reach.edges[begin // SWEEP_PIECE]
         for k in range(begin >> 6, (min(begin + SWEEP_PIECE, n) + 63) >> 6):
             added = held[k] & ~before[k]
@@ -441,10 +436,7 @@ def _append(n, held, before, reach, crew):  # type: ignore[no-untyped-def]
 @_inner
 def _link_pieces(t, forest, queue, begin, end, cursor):  # type: ignore[no-untyped-def]
     """Link the members of a tree, queue[begin:end], in pieces drawn from the cursor."""
-    while True:
-        first = fetch_add(cursor, NEXT, np.int64(SWEEP_PIECE))
-        if first >= end:
-            break
+    for first in drawn_by(cursor, end, SWEEP_PIECE):
         for i in range(first, min(first + SWEEP_PIECE, end)):
             v = queue[i]
             forest.next[v] = queue[i + 1] if i + 1 < end else queue[begin]
@@ -457,10 +449,7 @@ def _link_within(t, forest, n, h, reach):  # type: ignore[no-untyped-def]
 
     ``counts`` and ``edges`` of each piece get the first of its members, -1: none, and the last.
     """
-    while True:
-        begin = fetch_add(reach.cursor, NEXT, np.int64(SWEEP_PIECE))
-        if begin >= n:
-            break
+    for begin in drawn_by(reach.cursor, n, SWEEP_PIECE):
         end = min(begin + SWEEP_PIECE, n)
         first = np.int64(begin)
         while first < end and forest.handle[first] != h:
@@ -566,10 +555,7 @@ def _span_tree(forest, n, unheld, root, h, out, in_, both, reach, begin, crew): 
 @_inner
 def _clear_pieces(t, forest, n, out, reach):  # type: ignore[no-untyped-def]
     """No vertex is in a tree any more; ``counts`` of each piece gets the most out-edges that one of it has."""
-    while True:
-        begin = fetch_add(reach.cursor, NEXT, np.int64(SWEEP_PIECE))
-        if begin >= n:
-            break
+    for begin in drawn_by(reach.cursor, n, SWEEP_PIECE):
         end = min(begin + SWEEP_PIECE, n)
         forest.handle[begin:end] = NO_VERTEX
         forest.size[begin:end] = 0
@@ -596,10 +582,7 @@ def _hub(n, out, counts):  # type: ignore[no-untyped-def]
 def _part_pieces(t, forest, n, out, in_, both, reach):  # type: ignore[no-untyped-def]
     """Of the vertices in no tree, those without edges go to the begin of their piece's part of ``queue``, as many
     as ``counts`` then says, the others to that of ``found``, as many as ``edges`` says."""
-    while True:
-        begin = fetch_add(reach.cursor, NEXT, np.int64(SWEEP_PIECE))
-        if begin >= n:
-            break
+    for begin in drawn_by(reach.cursor, n, SWEEP_PIECE):
         end = min(begin + SWEEP_PIECE, n)
         n_lone = n_roots = np.int64(0)
         for first in range(begin, end, 64):
@@ -620,10 +603,7 @@ def _part_pieces(t, forest, n, out, in_, both, reach):  # type: ignore[no-untype
 def _lone_pieces(t, forest, n, reach):  # type: ignore[no-untyped-def]
     """Vertices without edges, which ``_part_pieces`` has listed, are trees of their own, with handles from where
     ``slots`` says of each piece."""
-    while True:
-        begin = fetch_add(reach.cursor, NEXT, np.int64(SWEEP_PIECE))
-        if begin >= n:
-            break
+    for begin in drawn_by(reach.cursor, n, SWEEP_PIECE):
         piece = begin // SWEEP_PIECE
         for k in range(reach.counts[piece]):
             v, h = reach.queue[begin + k], reach.slots[piece] + k

@@ -13,7 +13,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.atomics import fetch_add
+from ...gpma.drawing import drawn
 from ...gpma.edges import NO_VERTEX, Vertices
 from ...gpma.intrinsics import uncounted, uncounted_inner
 from ...gpma.team import ALONE, Crew, at_most, share
@@ -84,10 +84,7 @@ def _count_differing(forest, n, nodes, counts, crew):  # type: ignore[no-untyped
 
 @_inner
 def _count_pieces(thread, forest, n, nodes, cursor, counts):  # type: ignore[no-untyped-def]
-    while True:
-        piece = fetch_add(cursor, 0, np.int64(1))
-        if piece >= counts.size:
-            return
+    for piece in drawn(cursor, counts.size):
         count = np.int64(0)
         for v in range(piece * PIECE, min((piece + 1) * PIECE, np.int64(nodes.shape[0]))):
             count += np.int64(_differs(forest, n, nodes, v))
@@ -102,10 +99,7 @@ def _list_differing(forest, n, nodes, ends, told, crew):  # type: ignore[no-unty
 
 @_inner
 def _list_pieces(thread, forest, n, nodes, cursor, ends, told):  # type: ignore[no-untyped-def]
-    while True:
-        piece = fetch_add(cursor, 0, np.int64(1))
-        if piece >= ends.size - 1:
-            return
+    for piece in drawn(cursor, ends.size - 1):
         at = ends[piece]
         for v in range(piece * PIECE, min((piece + 1) * PIECE, np.int64(nodes.shape[0]))):
             if at < ends[piece + 1] and _differs(forest, n, nodes, v):

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...gpma.atomics import fetch_add
+from ...gpma.drawing import drawn_by
 from ...gpma.edges import HALF, Keys, Vertices
 from ...gpma.intrinsics import prefetch_to_read
 from ...gpma.team import at_most, share
@@ -91,10 +92,7 @@ def _count_all(word, n, counts, totals, crew):  # type: ignore[no-untyped-def]
 def _count_pieces(t, word, n, counts, cursor, last_of):  # type: ignore[no-untyped-def]
     own = np.zeros((_NEAR + 1) * _LANES, np.uint32)  # all others in the end
     last = np.int64(0)
-    while True:
-        begin = fetch_add(cursor, 0, np.int64(_PIECE))
-        if begin >= n:
-            break
+    for begin in drawn_by(cursor, n, _PIECE):
         for v in range(begin, min(begin + _PIECE, n)):
             # Whether a vertex is reached is a toss-up, and no branch; whether it is far seldom changes.
             level = np.int64(word[v] >> HALF)

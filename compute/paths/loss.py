@@ -31,6 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...gpma.atomics import bits_float, fetch_add, float_bits
+from ...gpma.drawing import drawn_by
 from ...gpma.edges import HALF, HIGH, LOW, Keys, Vertices
 from ...gpma.intrinsics import prefetch
 from ...gpma.rows import runs
@@ -187,10 +188,7 @@ def survey(t, word, role, in_, loss, end, piece, source):  # type: ignore[no-unt
     queue, cursor = loss.queue, loss.counters
     inner = loss.own[t]
     read = np.int64(0)
-    while True:
-        piece_begin = fetch_add(cursor, NEXT_PIECE, piece)
-        if piece_begin >= end:
-            break
+    for piece_begin in drawn_by(cursor, end, piece):
         piece_end = min(piece_begin + piece, end)
         n_inner = np.int64(0)
         ask_for_first_rows(word, in_, queue, piece_begin, piece_end)
@@ -357,10 +355,7 @@ def children(t, word, out, loss, begin, end, size, tail):  # type: ignore[no-unt
     keys, degrees = out.keys, out.degrees
     parents, cursor, gathered = loss.adopted, loss.counters, loss.own[t].reshape(-1)
     read = np.int64(0)
-    while True:
-        piece_begin = fetch_add(cursor, NEXT_PIECE, size)
-        if piece_begin >= end:
-            break
+    for piece_begin in drawn_by(cursor, end, size):
         piece = (piece_begin - begin) // size
         piece_end = min(piece_begin + size, end)
         n_found = np.int64(0)
@@ -451,10 +446,7 @@ def children_all(word, out, loss, begin, end, tail, crew):  # type: ignore[no-un
 def take_pieces(t, word, role, loss, n_lost):  # type: ignore[no-untyped-def]
     """Lost vertices, in pieces drawn from the cursor, take what they were offered."""
     queue, offers = loss.queue, loss.offers
-    while True:
-        begin = fetch_add(loss.counters, NEXT_PIECE, np.int64(_TAKEN))
-        if begin >= n_lost:
-            break
+    for begin in drawn_by(loss.counters, n_lost, _TAKEN):
         for k in range(begin, min(begin + _TAKEN, n_lost)):
             best = offers[k]
             word[queue[k]] = best

@@ -18,7 +18,8 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.atomics import bits_float, fetch_add, float_bits
+from ...gpma.atomics import bits_float, float_bits
+from ...gpma.drawing import drawn
 from ...gpma.edges import HALF, HIGH, LOW, Keys, Vertices
 from ...gpma.intrinsics import prefetch, prefetch_to_read
 from ...gpma.rows import ask_for_leaf, runs
@@ -380,10 +381,7 @@ def classify_pieces(  # type: ignore[no-untyped-def]
 ):
     """Pieces of a large batch, drawn from the cursor ``pieces[0]``; behind it what was found of each."""
     n_pieces = np.int64(pieces.shape[0]) - np.int64(1)
-    while True:
-        piece = fetch_add(pieces, 0, np.int64(1))
-        if piece >= n_pieces:
-            return
+    for piece in drawn(pieces, n_pieces):
         begin = piece * np.int64(PIECE)
         n_lost, n_improving = in_range(
             word,

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...gpma.atomics import compare_swap, fetch_add, load, ordered_swap
+from ...gpma.drawing import drawn_by
 from ...gpma.edges import HALF, LOW, NO_VERTEX, Keys, Vertices
 from ...gpma.intrinsics import lowest_bit, uncounted_inner
 from ...gpma.rows import (
@@ -85,10 +86,7 @@ def _clear(word, role, listed, n, cursor, crew):  # type: ignore[no-untyped-def]
 @uncounted_inner
 def clear_pieces(t, word, role, listed, n, cursor):  # type: ignore[no-untyped-def]
     """``clear`` for pieces of vertices drawn from the cursor."""
-    while True:
-        begin = fetch_add(cursor, NEXT, np.int64(_CLEAR_PIECE))
-        if begin >= n:
-            return
+    for begin in drawn_by(cursor, n, _CLEAR_PIECE):
         end = min(begin + _CLEAR_PIECE, n)
         word[begin:end] = UNREACHED
         role[begin:end] = 0
@@ -164,10 +162,7 @@ def level_push(t, word, role, out, queue, gathered, cursor, end, bits, piece, le
     size = np.int64(0)
     edges = np.int64(0)
     ahead = np.int64(0)
-    while True:
-        begin = fetch_add(cursor, NEXT, piece)
-        if begin >= end:
-            break
+    for begin in drawn_by(cursor, end, piece):
         for k in range(begin, min(begin + piece, end)):
             u = np.uint64(row) if row >= 0 else np.uint64(queue[k])
             left = np.int64(degrees[u])
@@ -286,10 +281,7 @@ def level_pull(t, word, in_, n, bits, front, next_front, waiting, left, opens, p
     if noted[t] == 0:
         own[:] = np.uint64(0)
         noted[t] = 1
-    while True:
-        begin = fetch_add(cursor, NEXT, np.int64(SWEEP_PIECE))
-        if begin >= n:
-            break
+    for begin in drawn_by(cursor, n, SWEEP_PIECE):
         end = min(begin + SWEEP_PIECE, n)
         next_front[begin >> 6 : (end + 63) >> 6] = np.uint64(0)
         piece = begin // SWEEP_PIECE
@@ -353,10 +345,7 @@ def frontier(t, front, parents, noted, role, n, queue, gathered, cursor):  # typ
     In pieces drawn from the cursor."""
     own = gathered[t]
     size = np.int64(0)
-    while True:
-        begin = fetch_add(cursor, NEXT, np.int64(SWEEP_PIECE))
-        if begin >= n:
-            break
+    for begin in drawn_by(cursor, n, SWEEP_PIECE):
         for k in range(begin >> 6, (min(begin + SWEEP_PIECE, n) + 63) >> 6):
             found = np.uint64(0)
             for other in range(noted.size):

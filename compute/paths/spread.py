@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...gpma.atomics import compare_swap, exchange, fetch_add, load
+from ...gpma.drawing import drawn_by
 from ...gpma.edges import HALF, LOW, Keys, Vertices
 from ...gpma.intrinsics import prefetch_to_read
 from ...gpma.rows import SWEEP_PIECE, runs
@@ -124,10 +125,7 @@ def expand_near(t, word, listed, vertices, out, near, n_near, piece, piles, next
     k_near = np.int64(0)
     k_far = np.int64(0)
     k_log = np.int64(0)
-    while True:
-        begin = fetch_add(cursor, NEXT_PIECE, piece)
-        if begin >= n_near:
-            break
+    for begin in drawn_by(cursor, n_near, piece):
         end = min(begin + piece, n_near)
         ask_for_first_rows(word, out, near, begin, end)
         for k in range(begin, end):
@@ -190,10 +188,7 @@ def split_far(t, word, degrees, piles, far, n_far, piece, near, next_far, passed
     edges = np.int64(0)
     k_near = np.int64(0)
     k_far = np.int64(0)
-    while True:
-        begin = fetch_add(cursor, NEXT_PIECE, piece)
-        if begin >= n_far:
-            break
+    for begin in drawn_by(cursor, n_far, piece):
         for k in range(begin, min(begin + piece, n_far)):
             if k + AHEAD < n_far:
                 prefetch_to_read(word, np.int64(far[k + AHEAD]))
@@ -225,10 +220,7 @@ def note_logged(t, word, role, vertices, old, begin, cursor):  # type: ignore[no
     """Of the vertices in the log, in pieces drawn from the cursor: who is their parent; from ``begin`` on, that
     their old word is to be UNREACHED."""
     end = np.int64(cursor[LOG_END])
-    while True:
-        first = fetch_add(cursor, NEXT_PIECE, np.int64(SWEEP_PIECE))
-        if first >= end:
-            return
+    for first in drawn_by(cursor, end, SWEEP_PIECE):
         for k in range(first, min(first + SWEEP_PIECE, end)):
             if k + AHEAD < end:
                 prefetch_to_read(word, np.int64(vertices[k + AHEAD]))

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ...gpma.atomics import fetch_add
+from ...gpma.drawing import drawn_by
 from ...gpma.edges import HALF, LOW
 from ...gpma.intrinsics import prefetch
 from ...gpma.rows import runs
@@ -44,10 +44,7 @@ def read_pieces(t, word, out, loss, n, piece, bits):  # type: ignore[no-untyped-
     keys, degrees = out.keys, out.degrees
     level, kept, cursor, gathered = loss.adopted, loss.offers, loss.counters, loss.own[t].reshape(-1)
     read = np.int64(0)
-    while True:
-        begin = fetch_add(cursor, NEXT_PIECE, piece)
-        if begin >= n:
-            break
+    for begin in drawn_by(cursor, n, piece):
         end = min(begin + piece, n)
         size = np.int64(0)
         ask_for_first_rows(word, out, level, begin, end)

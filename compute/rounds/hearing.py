@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...gpma.atomics import fetch_add
+from ...gpma.drawing import drawn_by
 from ...gpma.edges import HALF, LOW, NO_VERTEX, Int, Keys, Offsets, Vertices
 from ...gpma.index.id_order import IdOrder
 from ...gpma.intrinsics import uncounted
@@ -109,10 +110,7 @@ def tell(votes, moved, entries, out, in_, both, state, scratch, cursor, crew):  
 def _tell_votes(t, votes, state, scratch, cursor):  # type: ignore[no-untyped-def]
     mine = np.empty(_COLLECTED, np.uint32)
     n_votes, n = votes.begun.size + votes.ended.size, np.int64(0)
-    while True:
-        begin = fetch_add(cursor, NEXT, np.int64(_ARCS))
-        if begin >= n_votes:
-            break
+    for begin in drawn_by(cursor, n_votes, _ARCS):
         n = _tell_some_votes(votes, begin, min(begin + _ARCS, n_votes), state, scratch, cursor, mine, n)
     _list(scratch.asked, cursor, N_ASKED, mine, n)
 
@@ -139,10 +137,7 @@ def _tell_some_votes(
 def _tell_moves(t, moved, out, in_, both, state, scratch, cursor):  # type: ignore[no-untyped-def]
     mine = np.empty(_COLLECTED, np.uint32)
     n = np.int64(0)
-    while True:
-        begin = fetch_add(cursor, NEXT, np.int64(_VERTICES))
-        if begin >= moved:
-            break
+    for begin in drawn_by(cursor, moved, _VERTICES):
         for k in range(begin, min(begin + _VERTICES, moved)):
             u = np.int64(scratch.moved[k])
             n = _tell_row(out, u, state, scratch, cursor, mine, n)
@@ -209,10 +204,7 @@ def settle(n, whole, out, in_, both, state, scratch, order, cursor, crew):  # ty
 def _settle_pieces(t, n, whole, out, in_, both, state, scratch, order, cursor):  # type: ignore[no-untyped-def]
     table = new_table(np.int64(TABLE_MIN // 2))
     mine, counts = np.empty(_VERTICES, np.uint32), np.zeros(4, np.int64)
-    while True:
-        begin = fetch_add(cursor, NEXT, np.int64(_VERTICES))
-        if begin >= n:
-            break
+    for begin in drawn_by(cursor, n, _VERTICES):
         end = min(begin + _VERTICES, n)
         while begin < end:
             begin = _settle_some(begin, end, whole, out, in_, both, state, scratch, order, table, mine, counts)

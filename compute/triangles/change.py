@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...gpma.atomics import compare_swap, fetch_add, load
+from ...gpma.drawing import drawn_by
 from ...gpma.edges import HALF, LOW, Int, Offsets, Vertices
 from ...gpma.intrinsics import uncounted
 from ...gpma.rows import RowView
@@ -97,10 +98,7 @@ def tally(links, out, in_, both, weigh, differences, steps, most, crew):  # type
 def _tally_pieces(t, links, out, in_, both, weigh, differences, most, cursor):  # type: ignore[no-untyped-def]
     room = new_room(most, most)
     read = np.int64(0)
-    while True:
-        begin = fetch_add(cursor, NEXT, np.int64(_PIECE))
-        if begin >= links.keys.size:
-            break
+    for begin in drawn_by(cursor, links.keys.size, _PIECE):
         end = min(begin + _PIECE, links.keys.size)
         read += _tally_links(links, begin, end, out, in_, both, weigh, differences, room, cursor)
     fetch_add(cursor, READ, read)

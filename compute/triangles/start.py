@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...gpma.atomics import fetch_add
+from ...gpma.drawing import drawn_by
 from ...gpma.edges import HALF, LOW, NO_VERTEX, Int, Keys, Offsets, Vertices
 from ...gpma.intrinsics import uncounted
 from ...gpma.rows import RowView, find_on, runs, runs_in_order
@@ -169,10 +170,7 @@ def _rank(
 def _list_pieces(t, out, in_, both, n, most, rank, forward, cursor):  # type: ignore[no-untyped-def]
     row = np.empty(most, np.uint32)
     read = np.int64(0)
-    while True:
-        begin = fetch_add(cursor, NEXT, np.int64(_ROWS))
-        if begin >= n:
-            break
+    for begin in drawn_by(cursor, n, _ROWS):
         end = min(begin + _ROWS, n)
         read += _list_forward(begin, end, out, rank, forward)
         if both:
@@ -251,10 +249,7 @@ def _count_pieces(t, n, widest, weigh, forward, own, links, cursor):  # type: ig
     corner = Corner(own[t], np.zeros(n, np.uint8), np.empty(widest + 1, np.uint32))
     linked = links[t]
     steps = np.uint64(0)
-    while True:
-        begin = fetch_add(cursor, NEXT, np.int64(_CORNERS))
-        if begin >= n:
-            break
+    for begin in drawn_by(cursor, n, _CORNERS):
         for r in range(begin, min(begin + _CORNERS, n)):
             if forward.sizes[r] > 1:
                 steps += _led_on(r, forward)
@@ -341,10 +336,7 @@ def _count_corner(r: Int, weigh: bool, forward: Forward, corner: Corner) -> None
 
 @_jit
 def _add_pieces(t, n, weight, vertex, sizes, own, links, tally, neighbors, cursor):  # type: ignore[no-untyped-def]
-    while True:
-        begin = fetch_add(cursor, NEXT, np.int64(_SUMS))
-        if begin >= n:
-            break
+    for begin in drawn_by(cursor, n, _SUMS):
         for r in range(begin, min(begin + _SUMS, n)):
             total, size = np.uint64(0), sizes[r]
             for k in range(own.shape[0]):

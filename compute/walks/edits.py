@@ -12,7 +12,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.atomics import fetch_add
+from ...gpma.drawing import drawn
 from ...gpma.edges import HALF, LOW, Vertices
 from ...gpma.intrinsics import inner, prefetch
 from ...gpma.rows import runs
@@ -188,10 +188,7 @@ def edit_rows(rows, inserted, deleted, damping, editing):  # type: ignore[no-unt
 @_inner
 def _edit_either(thread, rows, inserted, deleted, damping, first, second, cursor):  # type: ignore[no-untyped-def]
     """A thread's share of ``edit_two``."""
-    while True:
-        system = fetch_add(cursor, 0, np.int64(1))
-        if system > 1:
-            return
+    for system in drawn(cursor, 2):
         edit_rows(rows, inserted, deleted, damping, first if system == 0 else second)
 
 

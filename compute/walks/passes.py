@@ -50,7 +50,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.atomics import fetch_add
+from ...gpma.drawing import drawn
 from ...gpma.edges import LOW
 from ...gpma.intrinsics import inner
 from ...gpma.rows import RowView, runs_in_order
@@ -208,10 +208,7 @@ def _share_out(thread, pieces, in_degrees, damping, estimate, room):  # type: ig
     value = estimate.value
     residual = estimate.residual
     rhs = estimate.rhs
-    while True:
-        chunk = fetch_add(counter, 0, np.int64(1))
-        if chunk >= cuts.size - 1:
-            return
+    for chunk in drawn(counter, cuts.size - 1):
         begin = cuts[chunk]
         mass = 0.0
         passed_on = 0.0
@@ -262,10 +259,7 @@ def _share_fixed(thread, pieces, factor, damping, estimate, room):  # type: igno
     value = estimate.value
     # With a factor of 0 there is nothing to share.
     over = factor if factor > 0.0 else 1.0
-    while True:
-        chunk = fetch_add(counter, 0, np.int64(1))
-        if chunk >= cuts.size - 1:
-            return
+    for chunk in drawn(counter, cuts.size - 1):
         begin = cuts[chunk]
         for i in range(begin, begin + np.int64(sums[chunk, _FIXED])):
             v = fixed[i]
@@ -292,10 +286,7 @@ def _pull(thread, pieces, rows, this, estimate, room, past):  # type: ignore[no-
     change = past.changes[max(0, keeping.slot)]
     change_before = past.changes[keeping.before]
     change_older = past.changes[keeping.older]
-    while True:
-        chunk = fetch_add(counter, 0, np.int64(1))
-        if chunk >= cuts.size - 1:
-            return
+    for chunk in drawn(counter, cuts.size - 1):
         begin = cuts[chunk]
         end = cuts[chunk + 1]
         mass = 0.0
@@ -391,10 +382,7 @@ def _mix(thread, pieces, in_degrees, this, mixture, estimate, room, past):  # ty
     value = estimate.value
     before = past.values[keeping.before]
     older = past.values[keeping.older]
-    while True:
-        chunk = fetch_add(counter, 0, np.int64(1))
-        if chunk >= cuts.size - 1:
-            return
+    for chunk in drawn(counter, cuts.size - 1):
         for v in range(cuts[chunk], cuts[chunk + 1]):
             if in_degrees[v] == 0:
                 continue

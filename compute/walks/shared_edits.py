@@ -12,7 +12,7 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from ...gpma.atomics import fetch_add
+from ...gpma.drawing import drawn
 from ...gpma.edges import HALF, LOW, Vertices
 from ...gpma.intrinsics import inner, prefetch, prefetch_to_read, uncounted_inner
 from ...gpma.rows import runs
@@ -132,10 +132,7 @@ def _edit_pieces(  # type: ignore[no-untyped-def]
     moved = first.moved
     other_moved = second.moved
     keys = rows.keys
-    while True:
-        piece = fetch_add(cursor, 0, np.int64(1))
-        if piece >= pieces:
-            return
+    for piece in drawn(cursor, pieces):
         begin = _begin_of(inserted, deleted, n, total * piece // pieces)
         end = _begin_of(inserted, deleted, n, total * (piece + 1) // pieces)
         i = _first(inserted, begin)
@@ -263,10 +260,7 @@ def _add_ranges(thread, pieces, first, second, heads, by, begins, sums, cursor):
     other_residual = second.residual
     flags = first.flags
     other_flags = second.flags
-    while True:
-        of_range = fetch_add(cursor, 0, np.int64(1))
-        if of_range >= RANGES:
-            return
+    for of_range in drawn(cursor, RANGES):
         size_by = 0.0
         rounded = 0.0
         slipped = 0.0

@@ -13,7 +13,7 @@ from typing import Any
 import numba as nb
 import numpy as np
 
-from ...gpma.atomics import fetch_add
+from ...gpma.drawing import drawn, drawn_by
 from ...gpma.edges import LOW
 from ...gpma.intrinsics import prefetch, prefetch_to_read, uncounted_inner
 from ...gpma.rows import ask_for_leaf, runs
@@ -64,10 +64,7 @@ def _choose_stretches(thread, rows, limits, level, system, queue, found, cursor)
     words = flags.view(np.uint64)
     below = -limits.below
     above = limits.above
-    while True:
-        first = fetch_add(cursor, 0, np.int64(_STRETCHES))
-        if first >= found.shape[0]:
-            return
+    for first in drawn_by(cursor, found.shape[0], _STRETCHES):
         for stretch in range(first, min(first + _STRETCHES, found.shape[0])):
             begin = stretch * STRETCH
             count = np.int64(0)
@@ -127,10 +124,7 @@ def _send_pieces(  # type: ignore[no-untyped-def]
     sent = mail.by
     begins = mail.begins
     places = mail.places
-    while True:
-        piece = fetch_add(cursor, 0, np.int64(1))
-        if piece >= pieces:
-            return
+    for piece in drawn(cursor, pieces):
         first = cuts[piece, 0]
         last = cuts[piece, 1]
         begin = cuts[piece, 2]
@@ -221,10 +215,7 @@ def _receive_ranges(thread, limits, pieces, wide, system, mail, sums, cursor):  
     begins = mail.begins
     below = -limits.below
     above = limits.above
-    while True:
-        of_range = fetch_add(cursor, 0, np.int64(1))
-        if of_range >= RANGES:
-            return
+    for of_range in drawn(cursor, RANGES):
         size_by = 0.0
         rounded = 0.0
         for piece in range(pieces):

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from numba.extending import register_jitable
 
-from ...gpma.atomics import fetch_add
+from ...gpma.drawing import drawn, drawn_by
 from ...gpma.edges import LOW
 from ...gpma.intrinsics import inner, prefetch, prefetch_to_read
 from ...gpma.rows import ask_for_leaf, runs
@@ -179,10 +179,7 @@ def look(rows, limits, level, begin, end, system, costs):  # type: ignore[no-unt
 def _look_pieces(thread, rows, limits, level, system, costs, cursor):  # type: ignore[no-untyped-def]
     """A thread's part of ``look_all``."""
     capacity = np.int64(system.value.size)
-    while True:
-        begin = fetch_add(cursor, 0, np.int64(_LOOK_PIECE))
-        if begin >= capacity:
-            return
+    for begin in drawn_by(cursor, capacity, _LOOK_PIECE):
         look(rows, limits, level, begin, min(begin + _LOOK_PIECE, capacity), system, costs)
 
 
@@ -376,20 +373,14 @@ def _sweep_parts(  # type: ignore[no-untyped-def]
     thread, rows, limits, level, damping, due, cut, system, outbox, cursor, sums, works
 ):
     """A thread's share of a sweep in two parts."""
-    while True:
-        part = fetch_add(cursor, 0, np.int64(1))
-        if part > 1:
-            return
+    for part in drawn(cursor, 2):
         begin, end = (np.int64(0), cut) if part == 0 else (cut, np.int64(system.value.size))
         sweep(rows, limits, level, damping, due, begin, end, system, outbox, sums[part], works[part])
 
 
 @_inner
 def _deliver_parts(thread, rows, limits, level, cut, system, outbox, cursor, sums, costs):  # type: ignore[no-untyped-def]
-    while True:
-        part = fetch_add(cursor, 0, np.int64(1))
-        if part > 1:
-            return
+    for part in drawn(cursor, 2):
         begin, end = (np.int64(0), cut) if part == 0 else (cut, np.int64(system.value.size))
         deliver(limits, begin, end, system, outbox, sums[part])
         look(rows, limits, level, begin, end, system, costs)
@@ -452,10 +443,7 @@ def solve(crew, rows, limits, level, damping, cost_max, alone_max, costs, system
 @_inner
 def _solve_either(thread, crew, rows, damping, cost_max, alone_max, first, second, outbox, cursor):  # type: ignore[no-untyped-def]
     """A thread's share of ``solve_two``."""
-    while True:
-        part = fetch_add(cursor, 0, np.int64(1))
-        if part > 1:
-            return
+    for part in drawn(cursor, 2):
         pushing = first if part == 0 else second
         look_all(crew, rows, pushing.limits, 1.0, pushing.system, pushing.costs)
         solve(
@@ -485,10 +473,7 @@ def solve_two(crew, rows, damping, cost_max, alone_max, first, second, outbox): 
 def _begin_pieces(thread, alive, values, ranks, cursor):  # type: ignore[no-untyped-def]
     """A thread's part of ``begin``."""
     n = np.int64(alive.size)
-    while True:
-        first = fetch_add(cursor, 0, np.int64(_PIECE_WORDS * 64))
-        if first >= n:
-            return
+    for first in drawn_by(cursor, n, _PIECE_WORDS * 64):
         for v in range(first, min(first + _PIECE_WORDS * 64, n)):
             ranks.rhs[v] = ranks.weight[v] = np.float32(alive[v])
             ranks.value[v] = max(1.0, values[v]) if alive[v] else 0.0
@@ -507,10 +492,7 @@ def _weigh_pieces(thread, n, ranks, hub, cursor, found):  # type: ignore[no-unty
     """A thread's part of ``weigh``; ``found``: float64[pieces, 4]: the sum of the weights and their number, the
     largest of them and of the estimates."""
     value, weight = ranks.value, ranks.weight
-    while True:
-        piece = fetch_add(cursor, 0, np.int64(1))
-        if piece >= found.shape[0]:
-            return
+    for piece in drawn(cursor, found.shape[0]):
         total = 0.0
         count = np.int64(0)
         weight_max = 0.0
@@ -530,10 +512,7 @@ def _weigh_pieces(thread, n, ranks, hub, cursor, found):  # type: ignore[no-unty
 @_inner
 def _majorise_pieces(thread, n, ranks, majorant, multiple, cursor):  # type: ignore[no-untyped-def]
     """A thread's part of the majorant that is a multiple of the estimates."""
-    while True:
-        begin = fetch_add(cursor, 0, np.int64(_PIECE_WORDS * 64))
-        if begin >= n:
-            return
+    for begin in drawn_by(cursor, n, _PIECE_WORDS * 64):
         for v in range(begin, min(begin + _PIECE_WORDS * 64, n)):
             left = np.float64(ranks.rhs[v]) - ranks.residual[v]
             majorant.value[v] = multiple * ranks.value[v]
@@ -566,10 +545,7 @@ def _reweigh_pieces(thread, ranks, majorant, bound, hub, hysteresis, cursor, fou
     moved = ranks.moved
     slack = majorant.residual
     slack_flags = majorant.flags
-    while True:
-        piece = fetch_add(cursor, 0, np.int64(1))
-        if piece >= found.shape[0]:
-            return
+    for piece in drawn(cursor, found.shape[0]):
         shrunk = 1.0
         rounded = 0.0
         for word in range(piece * _PIECE_WORDS, min((piece + 1) * _PIECE_WORDS, moved.size)):
@@ -625,10 +601,7 @@ def _moved_ratio_pieces(thread, ranks, majorant, cursor, found):  # type: ignore
     weight = ranks.weight
     moved = ranks.moved
     moved_above = majorant.moved
-    while True:
-        piece = fetch_add(cursor, 0, np.int64(1))
-        if piece >= found.size:
-            return
+    for piece in drawn(cursor, found.size):
         largest = 0.0
         for word in range(piece * _PIECE_WORDS, min((piece + 1) * _PIECE_WORDS, moved.size)):
             bits = moved[word] | moved_above[word]
@@ -656,10 +629,7 @@ def _ratio_pieces(thread, n, ranks, majorant, cursor, found):  # type: ignore[no
     value = ranks.value
     above = majorant.value
     weight = ranks.weight
-    while True:
-        piece = fetch_add(cursor, 0, np.int64(1))
-        if piece >= found.size:
-            return
+    for piece in drawn(cursor, found.size):
         largest = 0.0
         for v in range(piece * _PIECE_WORDS * 64, min((piece + 1) * _PIECE_WORDS * 64, n)):
             if weight[v] > 0.0:
@@ -682,10 +652,7 @@ def ratio_max(crew, n, ranks, majorant):  # type: ignore[no-untyped-def]
 @_inner
 def _add_up_pieces(thread, values, cursor, found):  # type: ignore[no-untyped-def]
     """A thread's part of ``total``; ``found``: float64[pieces]."""
-    while True:
-        piece = fetch_add(cursor, 0, np.int64(1))
-        if piece >= found.size:
-            return
+    for piece in drawn(cursor, found.size):
         begin = piece * _SUM_BLOCK * _SUM_BLOCK
         end = min(begin + _SUM_BLOCK * _SUM_BLOCK, np.int64(values.size))
         sums = np.zeros(8)
@@ -724,10 +691,7 @@ def total(crew, values):  # type: ignore[no-untyped-def]
 @_inner
 def _count_moved_pieces(thread, moved, cursor, counts):  # type: ignore[no-untyped-def]
     """A thread's part of counting the bits of each piece."""
-    while True:
-        piece = fetch_add(cursor, 0, np.int64(1))
-        if piece >= counts.size:
-            return
+    for piece in drawn(cursor, counts.size):
         count = np.int64(0)
         for word in range(piece * _PIECE_WORDS, min((piece + 1) * _PIECE_WORDS, moved.size)):
             bits = moved[word]
@@ -740,10 +704,7 @@ def _count_moved_pieces(thread, moved, cursor, counts):  # type: ignore[no-untyp
 @_inner
 def _take_moved_pieces(thread, moved, cursor, begins, out):  # type: ignore[no-untyped-def]
     """A thread's part of ``take_moved``; ``begins``: where each piece is to write."""
-    while True:
-        piece = fetch_add(cursor, 0, np.int64(1))
-        if piece >= begins.size:
-            return
+    for piece in drawn(cursor, begins.size):
         at = begins[piece]
         for word in range(piece * _PIECE_WORDS, min((piece + 1) * _PIECE_WORDS, moved.size)):
             bits = moved[word]
