@@ -273,6 +273,8 @@ class Service:
             raise Stopped from None
         finally:
             self._computing = None
+        if self._stop.is_set():  # a team that was told to break off does so for good: no epoch could follow
+            raise Stopped
 
     def _waits(self) -> str | None:
         """What keeps updates from being seen, in words."""
