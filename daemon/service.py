@@ -273,7 +273,7 @@ class Service:
             raise Stopped from None
         finally:
             self._computing = None
-        if self._stop.is_set():  # a team that was told to break off does so for good: no epoch could follow
+        if self._stop.is_set():  # what is broken off stays so: nothing can be computed from here on
             raise Stopped
 
     def _waits(self) -> str | None:

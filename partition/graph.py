@@ -564,8 +564,10 @@ class Graph:
                 if self.n_arcs == 0:
                     self.self_loops = 0
                 raise
-        self.existence.load(dead)
-        self.n_vertices, self.self_loops, self._untold = n_vertices, loops, False
+        with self._telling():
+            self.existence.load(dead)
+            self.n_vertices, self.self_loops = n_vertices, loops
+        self._untold = False
 
     def by_heads(self, arcs: EdgeList) -> EdgeList:
         """Arcs in any order, seen from their heads (dst << 32 | src): by head, those of one as they stood."""

@@ -118,9 +118,10 @@ class OwnedRows(GraphRows):
         how = batch, n_updates, n_vertices, self.mirrored, self.negative, NOBODY_READS
         small = self._asked(lambda split: split.apply_small(n_updates, lambda: self.host.apply_small(*how)))
         if small is not None:
-            self.applied = self._split.applied
-            self._tell(lambda device: device.forget_report())
-            self._tell(lambda device: device.hear([small[0].read()]))
+            with self.host.middle:  # nobody has heard of it yet
+                self.applied = self._split.applied
+                self._tell(lambda device: device.forget_report())
+                self._tell(lambda device: device.hear([small[0].read()]))
         return small
 
     def _commit(self, split: SplitRows, plan: SplitPlan) -> Report:
@@ -155,7 +156,12 @@ class OwnedRows(GraphRows):
                     self._told(lambda split: split.clear())
                     self._mark_loaded(n_vertices)
                     raise
-        self._mark_loaded(n_vertices)
+            except Exception:
+                raise
+            except BaseException as error:  # an interrupt: some may have the new rows, and others the old ones
+                self._broken_off(error)
+                raise
+        self._told(lambda _: self._mark_loaded(n_vertices))
 
     def _mark_loaded(self, n_vertices: int) -> None:
         self._tell(lambda device: device.rows_moved(None))
@@ -273,8 +279,7 @@ class OwnedRows(GraphRows):
         try:
             return work(self._split)
         except BaseException as error:  # an interrupt in its middle no less
-            self._fail(error)
-            self.host.middle.failed |= not self.rows_lost
+            self._broken_off(error)
             raise
 
     def _tell(self, work: Callable[[DeviceSide], None]) -> None:
@@ -291,6 +296,11 @@ class OwnedRows(GraphRows):
             self._fail(error)
             if not isinstance(error, Exception):
                 raise
+
+    def _broken_off(self, error: BaseException) -> None:
+        """Of sides of which some may be at odds with the others."""
+        self._fail(error)
+        self.host.middle.failed |= not self.rows_lost
 
     def _fail(self, error: BaseException) -> None:
         self.drop_device(f"{type(error).__name__}: {error}")

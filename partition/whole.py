@@ -140,7 +140,8 @@ class WholeRows(GraphRows):
         self.host.memory.require((1 if in_ is None else 3) * out.more_bytes(out_plan))
         in_plan = None if in_ is None else in_.prepare_load(self.in_arcs(edges), self.crew)
         self.host.commit_load(out_plan, in_plan)
-        self._on_device(lambda device: device.load(edges))
+        with self.host.middle:  # nobody has heard of it yet
+            self._on_device(lambda device: device.load(edges))
 
     def close(self) -> None:
         self._behind.close()

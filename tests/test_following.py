@@ -410,6 +410,23 @@ def test_after_an_interrupt_host_and_device_hold_the_same_or_one_is_let_go(
     assert graph.check() == []
 
 
+def test_nobody_goes_on_from_a_load_that_an_interrupt_broke_off(
+    emulated_cupy: ModuleType, graphs: list[Graph]
+) -> None:
+    """The host has it by then, and nobody has heard of it."""
+    graphs += (graph := Graph(device=True, directed=False)), (other := Graph(directed=False))
+    graph.apply(batch_of(0), 500)
+    other.apply(batch_of(1), 600)
+    with (
+        mock.patch.object(graph.device, "load", mock.Mock(side_effect=KeyboardInterrupt)),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        graph.load(other.export(), 600)
+    assert graph.check() == [host_side.UNFINISHED]
+    graph.load(other.export(), 600)
+    assert graph.check() == [] and counts(graph) == counts(other)
+
+
 def test_where_memory_is_short_the_host_refuses_before_the_device_has_it(
     emulated_cupy: ModuleType, graphs: list[Graph], on_demand: None
 ) -> None:

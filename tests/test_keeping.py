@@ -202,6 +202,30 @@ def test_what_could_not_be_published_is_news_that_is_told_soon(what: tuple[Any, 
     assert not pipeline._untold
 
 
+@pytest.mark.parametrize("error", [MemoryError("none"), OSError("no room")])
+def test_that_news_cannot_be_published_ends_nothing(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    """It is the engine's own thread that publishes them, and there is nothing in them that must be shown."""
+    pipeline: Any = Stuck().pipeline
+    del pipeline._publish
+    for name in ("memory", "source", "graph", "queue"):
+        setattr(pipeline, name, Mock())
+    pipeline.results, pipeline.queue.updates, pipeline.background_audit.run.return_value = None, 0, []
+    pipeline.background_audit.passes, pipeline._written_published = 0, 0
+    pipeline.engine.programs, pipeline.stats, pipeline._passes_published = [], dict, 0
+    pipeline._untold, pipeline._is_hidden, pipeline._published_at, pipeline._wait_published = True, False, 0.0, ()
+    pipeline.link.publish.side_effect = error
+    for tries in (1, 2):
+        pipeline._published_at = 0.0
+        pipeline._audit_in_background()
+        assert pipeline._untold and pipeline.link.publish.call_count == tries and len(caplog.records) == 1
+    pipeline._publish_wait()
+    pipeline._audit_in_background()
+    assert pipeline.link.publish.call_count == 2, "after a while"
+    pipeline.link.publish.side_effect, pipeline._published_at = None, 0.0
+    pipeline._audit_in_background()
+    assert not (pipeline._untold or pipeline._is_hidden)
+
+
 def test_whoever_waits_for_kernels_is_told_while_they_are_compiled() -> None:
     told: list[Any] = []
     ready = ReadyKernels(lambda kind, given, given_up: told.append(kind), [{"name": "components"}])

@@ -22,6 +22,7 @@ from graphtide.partition import owned as owned_rows
 from graphtide.partition import split_rows
 from graphtide.partition.changes import GraphChange
 from graphtide.partition.graph import Graph, NoMemory, RowsLost
+from graphtide.partition.host_side import UNFINISHED
 from graphtide.partition.placement import HOST
 
 SHAPES = {
@@ -226,6 +227,52 @@ def test_rows_leave_a_device_that_is_full(emulated_cupy: ModuleType, shape: str)
         assert refused
         assert owned.device is not None
         assert_same_graph(whole, owned)
+
+
+@pytest.mark.parametrize("where", ["load_rows", "rows_moved"])
+@pytest.mark.parametrize("owner", ["host", "device"])
+def test_nobody_goes_on_from_a_load_that_an_interrupt_broke_off(
+    emulated_cupy: ModuleType, where: str, owner: str
+) -> None:
+    """``rows_moved``: what a device hears once all rows are there."""
+    with opened(host_rows="owned", device=True, directed=False) as graph, opened(directed=False) as other:
+        other.apply(*of_rmat(other, 1, 300, n_vertices=550))
+        graph.apply(*of_rmat(graph, 0, 300))
+        if owner == "host":
+            graph.migrate(np.arange(500, dtype=np.uint32), HOST)
+            graph.placement.newcomers = HOST
+        side = graph.host if (owner, where) == ("host", "load_rows") else graph.device
+        with (
+            mock.patch.object(side, where, mock.Mock(side_effect=[KeyboardInterrupt, None])),
+            pytest.raises(KeyboardInterrupt),
+        ):
+            graph.load(other.export(), 550)
+        for work in (graph.export, lambda: graph.apply(*of_rmat(graph, 2, 9, n_vertices=550))):
+            with pytest.raises(RuntimeError, match=r"failed in its middle|KeyboardInterrupt"):
+                work()
+        if owner == "host":
+            graph.load(other.export(), 550)
+            assert graph.check() == []
+            assert_same_graph(other, graph)
+
+
+@pytest.mark.parametrize("where", ["forget_report", "hear"])
+def test_nobody_goes_on_from_a_batch_that_a_device_did_not_hear_of_for_an_interrupt(
+    emulated_cupy: ModuleType, where: str
+) -> None:
+    """A small one, which the host alone has applied."""
+    with opened(host_rows="owned", device=True) as graph:
+        graph.placement.newcomers = HOST
+        graph.apply(*of_rmat(graph, 0, 300))
+        before = graph.export()
+        with (
+            mock.patch.object(graph.device, where, mock.Mock(side_effect=KeyboardInterrupt)),
+            pytest.raises(KeyboardInterrupt),
+        ):
+            graph.apply(*of_rmat(graph, 1, 9, n_vertices=550))
+        assert graph.check() == [UNFINISHED]
+        graph.load(before, 550)
+        assert graph.check() == []
 
 
 @pytest.mark.sample(among="a card that has rows fails")

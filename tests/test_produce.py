@@ -598,6 +598,12 @@ NO_EDGES_OF_NUMPY = {
     "lengths": ({"src": [1, 2], "dst": [1]}, "dst has 1 entries and src has 2"),
     "pairs": ({"src": [[1, 2]], "dst": [1]}, r"src has the shape \(1, 2\); a column has one dimension"),
     "too large": ({"src": np.uint64([1 << 63]), "dst": [1]}, "src holds 9223372036854775808"),
+    "too large, from another machine": (
+        {"src": np.array([1 << 63], ">u8"), "dst": [1]},
+        "src holds 9223372036854775808",
+    ),
+    "one number": ({"src": np.int64(1), "dst": np.int64(2)}, r"src has the shape \(\); a column has one"),
+    "a matrix": ({"format": "csr", "shape": [2, 2], "indptr": 3, "indices": [1], "data": [1]}, "is no file of"),
     "an operation": ({"src": [1], "dst": [1], "op": ["new"]}, "op is 'new'; allowed are insert"),
     "a weight": ({"src": [1], "dst": [1], "weight": ["x"]}, "weight is a column of 'string'; it must be numbers"),
 }
@@ -621,6 +627,29 @@ def test_files_of_numpy_that_are_none(tmp_path: Path) -> None:
             (tmp_path / name).write_bytes(content)
             with pytest.raises(BadInput, match="is no file of NumPy that can be read"):
                 file_rows(tmp_path / name)
+
+
+def test_files_of_numpy_that_are_damaged(tmp_path: Path) -> None:
+    """Each byte once, and each end: NumPy, zipfile and zlib have their own words for it."""
+    edges = np.arange(60).reshape(-1, 2)
+    np.savez_compressed(tmp_path / "a.npz", src=edges[:, 0], dst=edges[:, 1])
+    np.save(tmp_path / "a.npy", edges)
+    for path in (tmp_path / "a.npz", tmp_path / "a.npy"):
+        whole, refused = path.read_bytes(), 0
+        turned = (whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :] for at in range(len(whole)))
+        for content in (*turned, *(whole[:end] for end in range(len(whole)))):
+            path.write_bytes(content)
+            try:
+                file_rows(path)
+            except (BadInput, OSError):  # the last where a place in it is before its beginning
+                refused += 1
+        assert refused >= len(whole), path
+
+
+def test_texts_of_numpy_that_are_no_unicode(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", src=["\ud800"], dst=["b"])
+    with pytest.raises(BadInput, match="a text is not valid Unicode"):
+        file_rows(tmp_path / "a.npz", Accepts("string"))
 
 
 @pytest.mark.parametrize(

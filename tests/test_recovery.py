@@ -935,10 +935,9 @@ def test_a_start_that_is_stopped_reads_and_loads_no_further(tmp_path: Path, grap
     store.close()
 
 
-@pytest.mark.parametrize("when", ["before", "meanwhile", "once all are computed"])
+@pytest.mark.parametrize("when", ["before", "meanwhile", "at the end"])
 def test_a_start_that_is_stopped_computes_no_further(when: str) -> None:
-    """Programs of a large graph take minutes, and no checkpoint has what a start computed of them. While they are
-    audited and published it is too late to break anything off, but epochs that came then would be."""
+    """Programs of a large graph take minutes, and no checkpoint has what a start computed of them."""
     service: Any = Service(Config(), ExitStack())
     service._contents, begun = SimpleNamespace(restored=frozenset()), list[frozenset[str]]()
     with closing(Graph(threads=1)) as service.graph:

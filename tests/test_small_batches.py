@@ -581,6 +581,18 @@ def test_a_change_of_which_not_all_could_hear_is_none_that_was_not_begun(
         assert graph.check() == [] and graph.n_edges == 1 and graph.self_loops == 0
 
 
+def test_a_load_that_is_written_and_fails_then_is_none_that_was_not_begun() -> None:
+    with contextlib.closing(Graph(directed=False)) as graph:
+        graph.apply(EdgeBatch.of([0, 1], [1, 1]), 2)
+        edges = graph.export()
+        fails = mock.patch.object(graph.existence, "load", side_effect=MemoryError)
+        with fails, pytest.raises(RuntimeError, match="failed in its middle"):
+            graph.load(edges, 9)
+        assert graph.check() == [host_side.UNFINISHED]
+        graph.load(edges, 9)
+        assert graph.check() == [] and graph.n_vertices == 9 and graph.self_loops == 1
+
+
 @contextmanager
 def failing_behind_what_was_written(n_updates: int, error: Exception) -> Iterator[None]:
     after = "after_small" if n_updates <= host_side.ONE_CALL_UPDATES_MAX else "commit"

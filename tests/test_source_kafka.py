@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 import shutil
 import threading
 import time
@@ -267,7 +268,10 @@ def test_an_offset_that_retention_passed_is_an_error(
         assert caught.value.message == (
             f"offset {wanted} of {topic}/0 is not available: {why}; available are 6 to 10"
         )
-        assert caught.value.detail["begin"] == 6
+        assert caught.value.detail["begin"] == 6 and isinstance(caught.value, RecordsLost)
+        with pytest.raises(SourceError, match=f"^source.start: {re.escape(caught.value.message)}$") as caught:
+            read(open_source(start={topic: {0: wanted}}), 1)
+        assert not isinstance(caught.value, RecordsLost), "a daemon would say what to do about its checkpoint"
     gone = open_source({Partition(topic, 7): 0})
     with pytest.raises(SourceError, match="has only 2 partitions"):
         read(gone, 1)

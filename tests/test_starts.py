@@ -573,6 +573,7 @@ def test_ready_says_no_while_the_query_server_does_not_answer(port: int, tmp_pat
             "stage": "running",
             "progress": 1.0,
             "answering": False,
+            "waiting": None,
         }
         assert probe(port, "/live")[0] == 200
         server.kill()

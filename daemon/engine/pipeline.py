@@ -154,7 +154,7 @@ class Pipeline:
         self._asking = Asking(lambda: self.gate.questions)
         self._item = 0  # the last one that came from the queue
         self._published_at = 0.0
-        self._untold = False
+        self._untold = self._is_hidden = False
         self._passes_published = 0
         self._written_published = 0
         self._wait_published: tuple[str | None, ...] = (None, None, None)
@@ -208,7 +208,7 @@ class Pipeline:
             self.metrics.queue_depth(self.queue.updates)
             if self.health.recovery.ends():
                 log.info("epoch %s holds all that lay in the source at the start", self.position.epoch)
-                self._publish([], None)
+                self._tell()
             self._audit_in_background()
             self.checkpoints.step()
             self.reuse.let_go(self.graph.alive, hold=self._holds_names)
@@ -427,7 +427,18 @@ class Pipeline:
     def _publish_wait(self) -> None:
         """Let answers tell what is waited for, or no longer is: there may be no epoch for long."""
         if self._waits != self._wait_published:
+            self._tell()
+
+    def _tell(self) -> None:
+        """Publish what no epoch brings. What cannot be shown now is tried again soon: it is no reason to end."""
+        waits = self._waits
+        try:
             self._publish([], None)
+        except (MemoryError, OSError) as error:
+            self._published_at, self._wait_published = time.monotonic(), waits
+            if not self._is_hidden:
+                log.warning("how things stand cannot be shown now: %s: %s", type(error).__name__, error)
+            self._is_hidden = True
 
     def _publish_halt(self) -> None:
         """Let answers tell that the order log is waited for, in the midst of an epoch: the storage is ahead
@@ -485,7 +496,7 @@ class Pipeline:
         self.gate.settle()
         self._shown = self.graph.n_vertices, stats
         self._published_at = time.monotonic()
-        self._untold = False
+        self._untold = self._is_hidden = False
         self._wait_published = waits
         self._passes_published = self.background_audit.passes
         self._written_published = written
@@ -501,7 +512,7 @@ class Pipeline:
         if wrong:
             self._repair(wrong)
         elif not self.queue.updates and self._has_news(time.monotonic() - self._published_at):
-            self._publish([], None)
+            self._tell()
 
     def _has_news(self, seconds: float) -> bool:
         """Whether there is something to show that no epoch brings, so long after the last publication."""

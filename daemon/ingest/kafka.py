@@ -764,7 +764,9 @@ class KafkaSource:
                 log.warning("%s", problem)
         for tp, offset in positions.items():
             if not begins[tp] <= offset <= ends[tp]:
-                raise _unavailable_offset(tp, offset, begins[tp], ends[tp])
+                lost = _unavailable_offset(tp, offset, begins[tp], ends[tp])
+                # Where the settings name it, nothing was read, and no checkpoint is to be left for an empty one.
+                raise lost if self._given else SourceError(f"source.start: {lost.message}", lost.detail)
         return positions, ends
 
     def _out_of_range(self, error: OffsetOutOfRangeError) -> RecordsLost:

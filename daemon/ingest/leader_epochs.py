@@ -21,9 +21,16 @@ class LeaderEpochs:
     """``note`` is for the thread that reads; ``state`` for any."""
 
     def __init__(self) -> None:
-        self.state = b""
-        """What a checkpoint keeps: of what was read, and so of each offset up to that."""
         self._since: dict[TopicPartition, list[tuple[int, int]]] = {}
+
+    @property
+    def state(self) -> bytes:
+        """What a checkpoint keeps: of what was read, and so of each offset up to that."""
+        wire: dict[str, dict[int, list[tuple[int, int]]]] = {}
+        for tp, since in list(self._since.items()):
+            if since:
+                wire.setdefault(tp.topic, {})[tp.partition] = since[:]
+        return json.dumps(wire).encode() if wire else b""
 
     def restore(self, state: bytes, offsets: Offsets) -> None:
         """Go on from a ``state`` of before, at these offsets; empty where nothing was kept."""
@@ -34,7 +41,6 @@ class LeaderEpochs:
             before = [(since, epoch) for since, epoch in known if since <= offset]
             if before:
                 self._since[TopicPartition(partition.name, partition.number or 0)] = before[-1:]
-        self._keep()
 
     def note(self, tp: TopicPartition, position: int, epoch: int) -> None:
         """What stands before this position was read under this epoch; -1: the broker says none."""
@@ -43,15 +49,8 @@ class LeaderEpochs:
             return
         since.append((position, epoch))
         del since[:-KEPT_MAX]
-        self._keep()
 
     def at(self, tp: TopicPartition, position: int) -> int | None:
         """The epoch of what stands before a position; None: not known."""
         found = [epoch for since, epoch in self._since.get(tp, ()) if since <= position]
         return found[-1] if found else None
-
-    def _keep(self) -> None:
-        wire: dict[str, dict[int, list[tuple[int, int]]]] = {}
-        for tp, since in self._since.items():
-            wire.setdefault(tp.topic, {})[tp.partition] = since
-        self.state = json.dumps(wire).encode()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import msgpack
@@ -21,6 +23,8 @@ from .tables import BATCH_ROWS, Batch, Unreadable, batch, our_names, with_ours
 
 SUFFIXES = (".npz", ".npy")
 Array = npt.NDArray[Any]
+_NO_FILE = ValueError, KeyError, TypeError, EOFError, RuntimeError, TokenError, zipfile.BadZipFile, zlib.error
+"""What NumPy, and what it reads with, say of a file that is none, or is damaged."""
 
 
 def batches(path: Path, names: NamedColumns | None, rules: Rules) -> Iterator[Batch]:
@@ -32,15 +36,19 @@ def batches(path: Path, names: NamedColumns | None, rules: Rules) -> Iterator[Ba
         OSError: it cannot be read.
     """
     given = _columns(path, names)
-    n = len(given["src"])
     for name, column in given.items():
         if column.ndim != 1:
             raise Bad(Reason.BAD_COLUMN, f"{name} has the shape {column.shape}; a column has one dimension")
+    n = len(given["src"])
+    for name, column in given.items():
         check_length(name, len(column), n)
     for begin in range(0, n, BATCH_ROWS):
         stop = min(begin + BATCH_ROWS, n)
         packed = {name: _packed(name, column[begin:stop], names, rules) for name, column in given.items()}
-        record = msgpack.packb({"v": RECORD_VERSION, **packed})  # so that what holds for records holds here
+        try:
+            record = msgpack.packb({"v": RECORD_VERSION, **packed})  # so that what holds for records holds here
+        except UnicodeEncodeError as error:
+            raise Bad(Reason.BAD_ID, f"a text is not valid Unicode: {error}") from None
         yield batch(partial(decode_msgpack, record, rules, NO_TIME), stop - begin, stop / n)
 
 
@@ -55,7 +63,7 @@ def _columns(path: Path, names: NamedColumns | None) -> Mapping[str, Array]:
             if names is None and "src" not in there and {"format", "shape"} <= set(there):
                 return _of_matrix(dict(loaded))
             return {ours: loaded[theirs] for theirs, ours in _our_names(there, names).items()}
-    except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    except _NO_FILE as error:
         objects = "; texts are read that are no objects: .astype(str)" if "allow_pickle" in str(error) else ""
         raise Unreadable(f"is no file of NumPy that can be read: {str(error)[:200]}{objects}") from None
 
@@ -102,7 +110,7 @@ def _packed(name: str, column: Array, names: NamedColumns | None, rules: Rules) 
     if name in ("src", "dst") and rules.vertex_ids == "string" and kind == "U":
         return column.tolist()
     if name in ("src", "dst") and rules.vertex_ids == "int" and kind in "iu":
-        if column.dtype == np.uint64 and (large := column[column > np.uint64((1 << 63) - 1)]).size:
+        if column.dtype.str[1:] == "u8" and (large := column[column > np.uint64((1 << 63) - 1)]).size:
             raise Bad(Reason.BAD_ID, f"{name} holds {large[0]}; ids are signed 64-bit integers")
         return column.astype("<i8").tobytes()
     if name == "op" and kind == "U":
