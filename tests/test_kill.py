@@ -4,8 +4,9 @@ One history of updates is produced piece by piece, bad records among it (``kille
 deleted, and new ones come for ever, so that their dense ids go from one to the other. Others have edges in all
 partitions and are deleted between two barriers, over and over. For each piece the daemon is
 started with orders to kill itself (SIGKILL) at a point drawn from a seed: in any stage, inside a
-checkpoint's writing and renaming, inside a dead-letter write. Now and then there is trouble besides: its disk is
-full, or its query server stands still or is killed. In the end it runs undisturbed, and its graph and
+checkpoint's writing and renaming, inside a dead-letter write. Others are killed, or asked to stop, at a random
+moment of their start. Now and then there is trouble besides: its disk is full, or its query server stands still or
+is killed. In the end it runs undisturbed, and its graph and
 answers must equal those of a computation that was never killed.
 
 Three of four kills are of a daemon that reads a real broker, from ``latest`` on; the others read a spool of many
@@ -16,6 +17,7 @@ files, from which what is done with is deleted. ``--kills N`` sets how often; th
 from __future__ import annotations
 
 import contextlib
+import signal
 import time
 import uuid
 from collections import Counter
@@ -118,6 +120,9 @@ TROUBLES: dict[str, Callable[[Daemon, Path], contextlib.AbstractContextManager[N
     "disk is full": _disk_is_full,
 }
 TROUBLES_PER_KILL = 0.3
+STARTS_PER_KILL = 0.25
+START_S = 6.0
+"""A start takes about so long: importing, kernels, a checkpoint, programs, and what lies in the source."""
 
 
 # -- kills --------------------------------------------------------------------------------------------------------
@@ -138,6 +143,11 @@ def kill(
     """
     outcomes = Counter[str]()
     for number in range(1, kills + 1):
+        if rng.random() < STARTS_PER_KILL:
+            outcome = _end_while_it_starts(daemon, history, rng)
+            outcomes[outcome] += 1
+            print(f"kill {number}/{kills}: {outcome}", flush=True)
+            continue
         name, count = PLACES[int(rng.integers(len(PLACES)))], int(rng.integers(1, counts_max + 1))
         troubles = [trouble for trouble in TROUBLES if disk is not None or trouble != "disk is full"]
         trouble = str(rng.choice(troubles)) if rng.random() < TROUBLES_PER_KILL else None
@@ -151,6 +161,21 @@ def kill(
         outcomes[f"{name}, {outcome}{beside}"] += 1
         print(f"kill {number}/{kills} at {name}:{count}: {outcome}{beside}", flush=True)
     print(dict(outcomes), dict(cleaned))
+
+
+def _end_while_it_starts(daemon: Daemon, history: History, rng: np.random.Generator) -> str:
+    """Start it on some records more, and end it at a moment that is drawn."""
+    history.produce(int(rng.integers(RECORDS_AT_ONCE)))
+    moment_s = float(rng.uniform(0, START_S))
+    daemon.start(ready_s=None)
+    time.sleep(moment_s)
+    stage = "answers" if daemon.answers() else "no answers"
+    if rng.random() < 0.5:
+        daemon.kill()
+        return f"killed while it started ({stage})"
+    # Until it handles signals, the system ends it.
+    assert daemon.stop() in (0, -signal.SIGTERM), daemon.log_tail()
+    return f"stopped while it started ({stage})"
 
 
 def _produce_until_death(
