@@ -554,7 +554,7 @@ def test_where_no_folder_can_be_made_anew_it_is_said_what_there_is(
     folder.touch()
     with pytest.raises(NotWritten, match="there is none to go on from"):
         stream.checkpoints.close()
-    assert "the one before it stays" not in caplog.text and "File exists" in caplog.records[-1].getMessage()
+    assert "the one before it stays" not in caplog.text and "must be a folder" in caplog.records[-1].getMessage()
     folder.unlink()
     other = CheckpointStore(folder)
     with pytest.raises(NotWritten, match="in use by another graphtide process"):
