@@ -34,6 +34,22 @@ KEYED = "source.keyed"
 """The part of a checkpoint's identity that says that keys of records stand for its edges."""
 
 
+class _Telling:
+    """What goes wrong again and again, to be said once, and now and then while it lasts."""
+
+    def __init__(self) -> None:
+        self._told: str | None = None
+        self._again = 0.0
+
+    def is_due(self, what: str) -> bool:
+        """Whether this is to be said now; then it has been."""
+        now = time.monotonic()
+        if what == self._told and now < self._again:
+            return False
+        self._told, self._again = what, now + TELL_EVERY_SECONDS
+        return True
+
+
 class Beginning:
     """``identity``: what checkpoints belong to, of which the source's part is known once there is a checkpoint, or
     the source was reached. ``newest``: the checkpoint that this start goes on from."""
@@ -128,7 +144,7 @@ class Beginning:
             self._keep(checkpoints, ingest, metrics)
 
     def _keep(self, checkpoints: Checkpointer, ingest: Ingest, metrics: Metrics) -> None:
-        tell_again = 0.0
+        telling = _Telling()
         while True:
             try:
                 checkpoints.write_beginning(self._source.position())
@@ -136,9 +152,8 @@ class Beginning:
                 metrics.checkpoint_failed(type(error).__name__)
                 folder = str(self._config.checkpoint.path)
                 trouble = f"the first checkpoint cannot be written to {folder!r}: {why(error)}"
-                if trouble != ingest.withheld or time.monotonic() >= tell_again:
+                if telling.is_due(trouble):
                     log.error("nothing is read, since %s; trying again", trouble)
-                    tell_again = time.monotonic() + TELL_EVERY_SECONDS
                 ingest.withheld = trouble
                 if self._stop.wait(RETRY_S):
                     raise Stopped from None
@@ -157,15 +172,14 @@ class Beginning:
         Raises:
             Stopped: we were stopped before.
         """
-        told, tell_again = "", 0.0
+        telling = _Telling()
         while not self._stop.is_set():
             try:
                 identity = self._source.identity()
             except SourceUnavailable as error:
                 show(error.message)
-                if error.message != told or time.monotonic() >= tell_again:
+                if telling.is_due(error.message):
                     log.warning("%s; trying again", error)
-                    told, tell_again = error.message, time.monotonic() + TELL_EVERY_SECONDS
                 self._stop.wait(1.0)
             else:
                 show(None)
