@@ -26,16 +26,7 @@ from ..partition.existence import living
 from ..partition.graph import Graph, GraphChange, RowsLost
 from .device import NoTwin, require_twin, twin
 from .homes import Homes
-from .program import (
-    ExternalId,
-    NoRoom,
-    Program,
-    ProgramError,
-    Published,
-    Refresh,
-    Violation,
-    require_publishable,
-)
+from .program import ExternalId, NoRoom, Program, ProgramError, Published, Refresh, Violation, require_publishable
 from .steps import Steps, together
 
 if TYPE_CHECKING:

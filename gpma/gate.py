@@ -78,14 +78,7 @@ def _beside_lock(gate: Gate) -> Int:
 
 @uncounted_inner
 def let_beside(
-    gate: Gate,
-    side: Int,
-    keys: Keys,
-    status: Ops,
-    old_weights: Weights,
-    n: Int,
-    row_leaf: Vertices,
-    n_parts: Int,
+    gate: Gate, side: Int, keys: Keys, status: Ops, old_weights: Weights, n: Int, row_leaf: Vertices, n_parts: Int
 ) -> None:
     """Let others read beside a batch that is about to be written in so many parts, or by so many threads, to
     out-rows (side 0) or in-rows (1): its first n updates, in order (``host.arrays.Updates``)."""

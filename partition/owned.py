@@ -12,15 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..gpma.device_failure import is_of_device
-from ..gpma.edges import (
-    EdgeBatch,
-    EdgeList,
-    Keys,
-    Vertices,
-    Weights,
-    destinations,
-    sources,
-)
+from ..gpma.edges import EdgeBatch, EdgeList, Keys, Vertices, Weights, destinations, sources
 from ..gpma.gate import NOBODY_READS, BeforeWriting
 from ..gpma.host.load_export import first_bad_key
 from ..gpma.host.work import column

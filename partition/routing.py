@@ -183,10 +183,7 @@ def _count_chunks(
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def _lay_out(
-    counts: npt.NDArray[np.int64],
-    wanted: npt.NDArray[np.bool_],
-    cursors: npt.NDArray[np.int64],
-    ends: Offsets,
+    counts: npt.NDArray[np.int64], wanted: npt.NDArray[np.bool_], cursors: npt.NDArray[np.int64], ends: Offsets
 ) -> None:
     """Where each chunk's updates of each slot go: slot after slot, those that nobody wants nowhere. Slot ``s``
     then is from ``ends[s]`` to ``ends[s + 1]``."""

@@ -15,18 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from ..gpma.edges import (
-    EdgeBatch,
-    EdgeList,
-    Keys,
-    Op,
-    SubCSR,
-    Vertices,
-    Weights,
-    distinct,
-    pack,
-    sources,
-)
+from ..gpma.edges import EdgeBatch, EdgeList, Keys, Op, SubCSR, Vertices, Weights, distinct, pack, sources
 from ..gpma.host.snapshot import Turnstile
 from ..gpma.layout import LEAF_SHIFT, LEAF_SLOTS
 from ..gpma.rows import RowView

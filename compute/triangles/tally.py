@@ -20,16 +20,7 @@ from ...gpma.edges import Vertices
 from ...gpma.memory import Memory
 from ...partition.graph import Graph, GraphChange
 from ..links import Links, changed_links
-from ..program import (
-    Column,
-    Program,
-    Refresh,
-    Violation,
-    grown,
-    marked_violations,
-    require_saved,
-    size_violations,
-)
+from ..program import Column, Program, Refresh, Violation, grown, marked_violations, require_saved, size_violations
 from ..saved_scalars import SCALARS, packed, unpacked
 from . import change as changing
 from . import start as counting

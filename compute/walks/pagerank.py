@@ -51,16 +51,7 @@ from .passes import Goal, Limits
 from .solving import PASS_VERTEX, Solver, Work, everybody
 from .sweeps import EDGES, NORM, PASSES, PUSHES, ROUNDED, SIZE, SLIPPED, SUMS, SWEEPS, TOTAL, WORK_SLOTS
 from .systems import Systems, estimate_of
-from .walk import (
-    DAMPING,
-    TOLERANCE,
-    RandomWalk,
-    born,
-    parse_damping,
-    parse_tolerance,
-    require_columns,
-    violations,
-)
+from .walk import DAMPING, TOLERANCE, RandomWalk, born, parse_damping, parse_tolerance, require_columns, violations
 
 # With more changes than this share of the edges, all is solved from scratch instead of being edited. Where editing
 # took so many times what a start from scratch took, as it may where a graph does not mix, with more than this part

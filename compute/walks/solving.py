@@ -24,19 +24,7 @@ from .passes import BLOCK, SHARE_ROUNDED, SLOW, Goal, Limits, Pulls
 from .ranges import Mail, Ranges
 from .shared_edits import ENTRY_BYTES, Edited, Told
 from .shared_sweeps import VERTEX, WAVE
-from .sweeps import (
-    DIVIDE,
-    EDGES,
-    NORM,
-    PASSES,
-    ROUNDED,
-    SOLVED,
-    STRETCH,
-    WORK_SLOTS,
-    Outbox,
-    Pushing,
-    System,
-)
+from .sweeps import DIVIDE, EDGES, NORM, PASSES, ROUNDED, SOLVED, STRETCH, WORK_SLOTS, Outbox, Pushing, System
 from .systems import Systems, estimate_of, take_edit
 from .walk import Edit, extended
 
@@ -214,15 +202,7 @@ class Solver:
             # Should that be too much, passes go further.
             goal = goal._replace(size_max=FURTHER * self._pulls.size, shrinks=self._pulls.shrinks)
 
-    def _push(
-        self,
-        graph: Graph,
-        system: System,
-        limits: Limits,
-        level: float,
-        cost_max: int,
-        work: Work,
-    ) -> bool:
+    def _push(self, graph: Graph, system: System, limits: Limits, level: float, cost_max: int, work: Work) -> bool:
         """Until residuals are within their limits (true), or pushing costs more than ``cost_max`` (false)."""
         if system is self._systems.ranks and work[PASSES] and not self._shares_all(graph):
             self._push_both(graph, cost_max, work)

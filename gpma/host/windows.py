@@ -177,13 +177,7 @@ def _climb(
 
 @uncounted_inner
 def plan_windows(
-    slots: Slots,
-    lower: Bounds,
-    upper: Bounds,
-    pending: Pending,
-    n_pending: Int,
-    windows: Windows,
-    leaves_max: Int,
+    slots: Slots, lower: Bounds, upper: Bounds, pending: Pending, n_pending: Int, windows: Windows, leaves_max: Int
 ) -> tuple[Int, Int, Int, float]:
     """Fill ``windows`` (room for n_pending); returns (how many there are; of the densest place where one of more
     than ``leaves_max`` leaves was called for: the first and the last leaf, or -1, and the density).

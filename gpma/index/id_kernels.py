@@ -20,15 +20,7 @@ import numpy.typing as npt
 
 from ..drawing import drawn, drawn_by
 from ..edges import HALF, NO_VERTEX, Int, Keys, Offsets, Vertices
-from ..intrinsics import (
-    address_of,
-    ask_for_byte,
-    copy_bytes,
-    inner,
-    load_acquire,
-    prefetch_to_read,
-    store_release,
-)
+from ..intrinsics import address_of, ask_for_byte, copy_bytes, inner, load_acquire, prefetch_to_read, store_release
 from ..team import Crew, at_most, share
 from ..written import Words as Written
 from ..written import record_type, taking
