@@ -6,6 +6,7 @@ A device that fails takes its rows with it: from then on everything raises ``Row
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -148,10 +149,11 @@ class OwnedRows(GraphRows):
                     self._told(lambda split: split.clear())
                     self._mark_loaded(n_vertices)
                     raise
-            except Exception:
-                raise
-            except BaseException as error:  # an interrupt: some may have the new rows, and others the old ones
-                self._broken_off(error)
+            except BaseException as error:
+                if not isinstance(
+                    error, Exception
+                ):  # an interrupt: some may have the new rows, others the old ones
+                    self._broken_off(error)
                 raise
         self._told(lambda _: self._mark_loaded(n_vertices))
 
@@ -200,7 +202,7 @@ class OwnedRows(GraphRows):
         while waiting:
             part = waiting.pop()
             try:
-                plan = self._asked(lambda split, part=part: split.prepare_move(part, to))  # type: ignore[misc]
+                plan = self._asked(partial(SplitRows.prepare_move, vertices=part, to=to))
             except SideFull as full:
                 if full.side == to:
                     raise
@@ -208,8 +210,8 @@ class OwnedRows(GraphRows):
                     waiting += np.array_split(part, 2)
                     continue
                 # Not even for one row: all of them go, by a way that needs no memory over there.
-                plan = self._evacuation(full.side, to)
-            done = self._told(lambda split, plan=plan: self._move(split, plan))  # type: ignore[misc]
+                plan = self._asked(partial(SplitRows.prepare_evacuation, side=full.side, to=to))
+            done = self._told(partial(self._move, plan=plan))
             moved = Migrated(moved.vertices + done.vertices, moved.edges + done.edges)
         return moved
 
@@ -217,12 +219,9 @@ class OwnedRows(GraphRows):
         """Of about PART_EDGES each, or one row that is longer; the last part comes first."""
         lengths = np.zeros(vertices.size, np.int64)
         for direction in self.shape.directions:
-            lengths += self._asked(lambda split, of=direction: split.degrees(of))[vertices]  # type: ignore[misc]
+            lengths += self.degrees(direction)[vertices]
         part = np.cumsum(lengths) // PART_EDGES
         return np.split(vertices, np.flatnonzero(np.diff(part)) + 1)[::-1]
-
-    def _evacuation(self, side: int, to: int) -> MovePlan:
-        return self._asked(lambda split: split.prepare_evacuation(side, to))
 
     def _move(self, split: SplitRows, plan: MovePlan) -> Migrated:
         moved = split.move(plan)

@@ -155,7 +155,7 @@ class Rebalancer:
         self.newcomers = HOST
         edges = bytes_needed / self._edge_bytes()
         if self._last is not None:
-            edges = max(edges, self._edges_until(self._last, SPARE))
+            edges = max(edges, self._edges_to_leave(self._last))
         for rested in (True, False):
             survey = self.ages.survey(self._stock(), NO_LIMIT, rested=rested)
             price = self._policy(survey.classes(self._reads.mean))
@@ -220,7 +220,7 @@ class Rebalancer:
     def _leave(self, measures: Measures) -> None:
         self._drop()
         why = f"{measures.headroom:.1%} of the device's memory is free"
-        self._begin("headroom", why, self._survey(), leaving=self._edges_until(measures, SPARE))
+        self._begin("headroom", why, self._survey(), leaving=self._edges_to_leave(measures))
         if self._plan is None:  # all that are there have just come
             self._patient_until = self._epoch + LOOK_MIN
         else:
@@ -251,7 +251,7 @@ class Rebalancer:
 
     def _fulfil(self, measures: Measures) -> None:
         survey = self._survey()
-        leaving, coming = self._edges_until(measures, SPARE), self._edges_that_fit(measures)
+        leaving, coming = self._edges_to_leave(measures), self._edges_that_fit(measures)
         if leaving > 0:
             self._begin("request", f"{measures.headroom:.1%} is free", survey, leaving=leaving)
         elif coming > 0 and measures.host_edges > 0:
@@ -269,7 +269,7 @@ class Rebalancer:
         slow_rate, fast_rate = self._apply_rates(measures)[slow], self._apply_rates(measures)[fast]
         moving = (window.apply_s[slow] - others_s) / (slow_rate + fast_rate)
         if fast == DEVICE:
-            moving = min(moving, -self._edges_until(measures, SPARE))
+            moving = min(moving, -self._edges_to_leave(measures))
         if moving * slow_rate < _SAVED_MIN * window.seconds or not self._turns.allow(fast, self._epoch):
             return
         names = ("the host", "the device")
@@ -333,9 +333,9 @@ class Rebalancer:
             return _EDGE_BYTES
         return min(max(last.device_bytes / last.device_edges, _EDGE_BYTES_MIN), _EDGE_BYTES_MAX)
 
-    def _edges_until(self, measures: Measures, free: float) -> float:
-        """How many edges must leave until that share of the device's memory is free; below 0: may come."""
-        return (free - measures.headroom) * measures.device_limit / self._edge_bytes()
+    def _edges_to_leave(self, measures: Measures) -> float:
+        """How many edges must leave until ``SPARE`` of the device's memory is free; below 0: may come."""
+        return (SPARE - measures.headroom) * measures.device_limit / self._edge_bytes()
 
     def _edges_that_fit(self, measures: Measures) -> float:
         """How many may come until ``ROOM`` is left of what nobody uses."""
