@@ -114,8 +114,9 @@ def _searched(
     reads_max: int,
 ) -> Search:
     assert begun.place is not None
-    known, room, place = begun.found.size, min(limit, n_vertices), begun.place
-    into = _Found(*(np.empty(max(room, known), np.uint32) for _ in range(2)), np.zeros(n_vertices, bool))
+    known, place = begun.found.size, begun.place
+    room = max(min(limit, n_vertices), known)
+    into = _Found(np.empty(room, np.uint32), np.empty(room, np.uint32), np.zeros(n_vertices, bool))
     into.found[:known], into.hops[:known] = begun.found, begun.hops
     into.seen[begun.found] = True
     at = known, place.index, place.side, place.first
