@@ -16,7 +16,7 @@ from ...gpma.edges import Keys
 from ...gpma.team import Crew
 from ...partition.graph import Graph, GraphChange
 from . import edits as walk_kernels
-from . import shared_edits, shared_sweeps
+from . import shared_edits, shared_sweeps, weighing
 from . import sweeps as kernels
 from .certificate import HUB, SUM_ROUNDED, WEIGHT_HYSTERESIS
 from .edits import ROUNDOFF, Editing
@@ -310,7 +310,7 @@ class Solver:
         pulls, systems, n = self._pulls, self._systems, self._systems.n
         estimate, degrees = estimate_of(system), graph.out_rows().degrees
         passes = pulls.run(graph.crew, graph.in_rows(), degrees, n, estimate, goal)
-        norm = kernels.total(everybody(graph), system.value[:n])
+        norm = weighing.total(everybody(graph), system.value[:n])
         slipped = pulls.rounded + SUM_ROUNDED * norm + n * pulls.size
         system.sums[:] = norm, pulls.size, pulls.rounded_max, slipped, pulls.total
         if system is systems.ranks:
