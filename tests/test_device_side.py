@@ -219,7 +219,7 @@ def test_the_device_works_while_the_host_writes(emulated_cupy: ModuleType, graph
             order.attach_mock(spy, f"{side}_{name}")
     graph.apply(EdgeBatch.of(np.arange(2000), np.arange(2000)), 2000)
     names = [name for name, *_ in order.mock_calls if not name.startswith("().")]
-    assert names == ["host_prepare", "device_prepare", "device_launch", "host_commit", "device_finish"]
+    assert names == ["host_prepare_rows", "device_prepare", "device_launch", "host_commit", "device_finish"]
     assert_sides_agree(graph)
 
 
