@@ -205,9 +205,7 @@ def _share_out(thread, pieces, in_degrees, damping, estimate, room):  # type: ig
     out_degrees, cuts, counter, sums = pieces
     shares = room.shares
     fixed = room.fixed
-    value = estimate.value
-    residual = estimate.residual
-    rhs = estimate.rhs
+    value, residual, rhs = estimate.value, estimate.residual, estimate.rhs
     for chunk in drawn(counter, cuts.size - 1):
         begin = cuts[chunk]
         mass = 0.0
@@ -276,10 +274,7 @@ def _pull(thread, pieces, rows, this, estimate, room, past):  # type: ignore[no-
     next_shares = room.next_shares
     keys = rows.keys
     degrees = rows.degrees
-    value = estimate.value
-    residual = estimate.residual
-    rhs = estimate.rhs
-    weight = estimate.weight
+    value, residual, rhs, weight = estimate.value, estimate.residual, estimate.rhs, estimate.weight
     flags = estimate.flags
     is_kept = keeping.slot >= 0
     kept = past.values[max(0, keeping.slot)]

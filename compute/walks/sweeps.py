@@ -136,9 +136,7 @@ def look(rows, limits, level, begin, end, system, costs):  # type: ignore[no-unt
 
     Of vertices ``begin`` to ``end`` - 1, as ``sweep`` takes them. Blocks without any lose their flag.
     """
-    residual = system.residual
-    weight = system.weight
-    flags = system.flags
+    residual, weight, flags = system.residual, system.weight, system.flags
     degrees = rows.degrees
     words = flags.view(np.uint64)
     below = -limits.below
@@ -204,15 +202,9 @@ def sweep(rows, limits, level, damping, due, begin, end, system, outbox, sums, w
     Added to ``sums`` is by how much ``System.sums`` change. Rounding: every sum is off by its size, a share by
     twice itself; the new value by its own size, which the vertex and its out-neighbours together see once each.
     """
-    keys = rows.keys
-    counts = rows.counts
-    degrees = rows.degrees
-    row_leaf = rows.row_leaf
+    keys, counts, degrees, row_leaf = rows.keys, rows.counts, rows.degrees, rows.row_leaf
     leaf_shift = rows.leaf_shift
-    value = system.value
-    residual = system.residual
-    weight = system.weight
-    flags = system.flags
+    value, residual, weight, flags = system.value, system.residual, system.weight, system.flags
     moved = system.moved
     sent = outbox.sent
     marks = outbox.marks
@@ -221,11 +213,7 @@ def sweep(rows, limits, level, damping, due, begin, end, system, outbox, sums, w
     above = limits.above
     pushes = np.int64(0)
     edges = np.int64(0)
-    norm_by = 0.0
-    size_by = 0.0
-    moved_by = 0.0
-    total_by = 0.0
-    rounded = 0.0
+    norm_by = size_by = moved_by = total_by = rounded = 0.0
     size_max = system.sums[SIZE]
     wide = due > value.size
     first = np.uint64(begin)

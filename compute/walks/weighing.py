@@ -10,9 +10,9 @@ from typing import Any
 import numba as nb
 import numpy as np
 
-from ...gpma.drawing import begin_behind, drawn, drawn_by
+from ...gpma.drawing import drawn, drawn_by
 from ...gpma.intrinsics import inner
-from ...gpma.team import at_most, share
+from ...gpma.team import at_most, begin_behind, share
 from .passes import BLOCK_SHIFT
 from .sweeps import ROUNDED
 
@@ -97,11 +97,7 @@ def weigh(crew, n, ranks, majorant, hub):  # type: ignore[no-untyped-def]
 @_inner
 def _reweigh_pieces(thread, ranks, majorant, bound, hub, hysteresis, cursor, found):  # type: ignore[no-untyped-def]
     """A thread's part of ``reweigh``; ``found``: float64[pieces, 2], how much weights shrank, what was rounded."""
-    value = ranks.value
-    residual = ranks.residual
-    weight = ranks.weight
-    flags = ranks.flags
-    moved = ranks.moved
+    value, residual, weight, flags, moved = ranks.value, ranks.residual, ranks.weight, ranks.flags, ranks.moved
     slack = majorant.residual
     slack_flags = majorant.flags
     for piece in drawn(cursor, found.shape[0]):
