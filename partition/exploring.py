@@ -1,8 +1,7 @@
 """Looking around in a graph between two changes: breadth-first searches, and edges between sets of vertices.
 
-Both stop after they have read so many entries of rows (``reads_max``; a row that is begun counts as one), and go
-on from there as long as the graph is the same: what takes long is done in pieces, and what is found does not
-depend on their size.
+Both stop after they have read so many entries of rows (``reads_max``; a row that is begun counts as one). They
+go on from there as long as the graph is the same: what takes long is done in pieces, of whatever size.
 """
 
 from __future__ import annotations

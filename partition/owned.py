@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PART_EDGES = 1 << 18
-"""So many edges move at a time. Of a device's memory, moving one takes more than ten times what it takes there:
-rows that leave for want of memory must not want it first."""
+"""So many edges move at a time. To move an edge takes more than ten times the memory of the device that it takes
+to keep it: rows that leave for want of memory must not want much of it first."""
 
 Divide = Callable[[Vertices, Vertices], Owners]
 """(lengths of out-rows, and of the in-rows that are kept: uint32[n]) -> the owner of each vertex (uint8[n])."""

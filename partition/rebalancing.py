@@ -9,15 +9,15 @@ After each epoch its measures come in, and what is to move before the next one g
   twentieth.
 - **room**: over ``ROOM_MIN`` is free, and not even used for speed alone. Rows come until ``ROOM`` is, but no more
   than the device can apply in time.
-- **gain**: to exchange rows would save more within 256 epochs than 1.2 of what it costs, for all that is sure of
-  how often they are read.
+- **gain**: an exchange of rows would save 1.2 times its cost within 256 epochs, by the least that is sure of how
+  often they are read.
 
 All but the first look at whole windows of measures, which begin anew when rows have moved. Moves take a
-twentieth of the time at most: what one epoch moves is that much by what moves took so far, or as many edges as it
-takes for what a move costs however small it is to be no more than half of it; and what they took longer is made up
-for by epochs that move nothing. Rows that moved stay for 64 epochs. A turn, that is rows going
-the other way than those before (but for headroom), waits for as many epochs; each turn doubles that, until there
-has been none for long. Exchanges that have not paid when the next is looked for double the time to the one
+twentieth of the time at most: one epoch moves as many edges as that pays for, by what moves took so far. But
+it moves no fewer than so many that the fixed cost of a move is half of what it takes; what is over the share
+is made up for by epochs that move nothing. Rows that moved stay for 64 epochs. A turn, that is rows going the
+other way than those before (but for headroom), waits for as many epochs. Each turn doubles that, until there
+has been none for long. An exchange that has not paid when the next is looked for doubles the time to the one
 after. So a load that changes to and fro, whatever its period, moves ever less.
 
 Nothing here reads a clock, and all passes over vertices are the same every time: equal measures, equal decisions.

@@ -1,8 +1,8 @@
 """The core of every vertex, kept true under changes by an order of all vertices.
 
-Two counts a vertex prove every core by looking at its own links: with ``high`` >= core, the vertices of at least
-that core have that many links among each other, so it is not too large; and with ``after`` <= core, the first
-vertex in order of any set with more links inside would have too many behind it, so it is not too small.
+Two counts a vertex prove every core by looking at its own links. ``high`` >= core: vertices of at least that
+core have that many links among each other, so no core is too large. ``after`` <= core: in any set with more
+links inside, the vertex that is first in order would have too many behind it, so no core is too small.
 ``sweep.py`` keeps both.
 
 One thread takes changes. That is cheap beside what other programs do, and a batch where it is not starts over,

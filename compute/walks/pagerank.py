@@ -2,11 +2,11 @@
 
 **The system.** With P the row-stochastic matrix of the out-edges (zero rows for dangling vertices) and
 M = I - d P^T, PageRank is y / sum(y) for the y that solves M y = 1 (``walk.py``). Kept are an estimate of y and
-its residual r = 1 - M estimate. An edge change edits residuals locally, and what then is over its bound is
-solved in one of two ways, whichever reads fewer bytes: few vertices by pushing their residuals along their
-out-edges (Gauss-Seidel in memory order), many by dense passes over all in-edges on all threads
-(``passes.py``; ``solving.py`` chooses). A second system on the same matrix, the majorant, bounds what residuals
-mean for each vertex (``certificate.py``); ``systems.py`` keeps both.
+its residual r = 1 - M estimate. An edge change edits residuals locally. What then is over its bound is solved in
+one of two ways, whichever reads fewer bytes: few vertices by pushing their residuals along their out-edges
+(Gauss-Seidel in memory order), many by dense passes over all in-edges on all threads (``passes.py``;
+``solving.py`` chooses). A second system on the same matrix, the majorant, bounds what residuals mean for each
+vertex (``certificate.py``); ``systems.py`` keeps both.
 
 **When.** Edits leave residuals, slacks and sums that are right, and of any size. ``_settle`` then goes in rounds:
 solve the ranks to the bound, let the weights follow them, solve the majorant, certify. ``_certify`` is the one

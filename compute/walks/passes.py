@@ -1,12 +1,12 @@
 """Dense passes over all in-rows on all threads: what random-walk programs do when much is to be solved.
 
-A pass is a Jacobi step in pull form. Every vertex adds its residual to its value and computes its residual anew
-from the in-neighbours' shares (d / degree of their values), which the pass before has left in an array of their
-own. So a pass reads each edge once, one after the other; the random access is one read of 4 or 8 bytes an edge; a
-vertex is written by one thread only, without atomics; and residuals are exact afterwards, whatever they were
-before (rounding does not pile up, and edges may have changed in any way). Where another pass follows, residuals
-are added to the values as soon as they are known, and no more than their sum is kept of them; the last pass of a
-sequence leaves values and residuals, and says what these come to.
+A pass is a Jacobi step in pull form. Every vertex adds its residual to its value and computes its residual
+anew from the in-neighbours' shares (d / degree of their values), which the pass before has left in an array of
+their own. So a pass reads each edge once, one after the other, and one value of 4 or 8 bytes for it, anywhere.
+A vertex is written by one thread only, without atomics. Residuals are exact afterwards, whatever they were
+before: rounding does not pile up, and edges may have changed in any way. Where another pass follows, residuals
+are added to the values as soon as they are known, and only their sum is kept. The last pass of a sequence
+leaves values and residuals, and says what these come to.
 
 **Mass.** The slow mode of the iteration is a surplus of mass. Programs here normalise their values, so before
 each pass values are multiplied by the factor for which residuals add up to zero. A vertex without in-edges has its
