@@ -24,7 +24,7 @@ from itertools import chain, groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Literal
 
-from ...gpma.memory import Memory
+from ...gpma.memory import Memory, Trickle
 from ...partition.weights import WeightDomain
 from ..records.barrier import barrier_id
 from ..records.encodings import (
@@ -68,7 +68,7 @@ from .decode_text import (
 from .letters import bad_lines, bad_row, bad_value, room_of, with_header_line
 from .named_columns import NamedColumns
 from .registry import Registry, RegistryAway
-from .sift import LettersMemory, Sifted, bad_parts
+from .sift import Sifted, bad_parts
 
 if TYPE_CHECKING:  # compiled, and few need it
     from .row_keys import KeyHash
@@ -140,7 +140,7 @@ class Decoder:
                 raise ValueError(f"csv_columns: {bad.detail}") from None
             self._fixed_layout = layout if columns is None else replace(layout, op_values=columns.op_values)
         self._layouts: dict[Partition, LineLayout | Bad] = {}
-        self._letters = LettersMemory(memory)
+        self._letters = Trickle(memory or Memory())
 
     @property
     def lookups(self) -> Mapping[str, int]:
