@@ -406,8 +406,12 @@ def test_a_file_whose_name_is_not_sure_to_last_is_said(tmp_path: Path, monkeypat
 
 
 def test_what_is_asked_wrongly_is_said_before_anything_is_done(tmp_path: Path) -> None:
-    assert "must end in one of" in refused(1, "export", "g.gml", "--checkpoint", tmp_path)
-    assert "there is no folder 'nowhere'" in refused(1, "export", "nowhere/g.npz", "--checkpoint", tmp_path)
+    assert "must end in one of" in refused(2, "export", "g.gml", "--checkpoint", tmp_path)
+    ids = ("--vertices", tmp_path / "ids.xls")
+    assert "must end in one of" in refused(2, "export", tmp_path / "g.npz", *ids, "--address", "unix:/none")
+    assert "there is no folder 'nowhere'" in refused(2, "export", "nowhere/g.npz", "--checkpoint", tmp_path)
+    (tmp_path / "g.csv").mkdir()
+    assert "is a folder" in refused(2, "export", tmp_path / "g.csv", "--checkpoint", tmp_path)
     assert "either --address" in refused(2, "export", "g.npz")
     same = ("--vertices", tmp_path / "g.npz")
     assert "a file of its own" in refused(2, "export", tmp_path / "g.npz", *same, "--checkpoint", tmp_path)
