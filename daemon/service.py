@@ -496,7 +496,6 @@ class Service:
             limits=server.limits,
             tokens=server.read_tokens(),
             admin_tokens=server.read_admin_tokens(),
-            tls=_tls_files(server.tls),
             python_modules=self.config.compute.python_modules,
             template=self._template,
             crew=self.graph.crew,

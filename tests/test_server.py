@@ -273,7 +273,6 @@ def serving(chain: Chain, folder, limits: LimitsConfig = LIMITS, listen=None, ht
         index=chain.index,
         topology=chain,
         limits=limits,
-        tls=tls,
         **more,
     )
     link.asked = chain
