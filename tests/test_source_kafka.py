@@ -10,6 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +23,7 @@ from kafka.structs import OffsetAndMetadata
 from waiting import PATIENCE_S
 
 from graphtide.daemon.backoff import Backoff
+from graphtide.daemon.config.load import from_tables
 from graphtide.daemon.errors import ConfigError, RecordsLost, SourceError, SourceUnavailable
 from graphtide.daemon.ingest import kafka as module
 from graphtide.daemon.ingest import open_transactions
@@ -505,6 +507,27 @@ def test_whoever_is_refused_at_first_has_a_wrong_configuration(kafka: DevKafka, 
     right = KafkaSource(kafka.bootstrap_sasl, [topic], client=login, connect_timeout_s=60)
     with contextlib.closing(right):
         assert right.identity()["kind"] == "kafka"
+
+
+def test_a_password_that_changed_in_its_file_is_presented_by_the_next_connection(
+    kafka: DevKafka, topic: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without a restart; a file that cannot be read just then changes nothing."""
+    password = tmp_path / "password"
+    password.write_text("of yesterday")
+    login = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "sasl_plain_username": "graphtide"}
+    settings = from_tables({"source": {"client": {**login, "sasl_plain_password_file": str(password)}}})
+    options = settings.source.client_options()
+    password.write_text(kafka.password)
+    with contextlib.closing(KafkaSource(kafka.bootstrap_sasl, [topic], client=options)) as source:
+        source.open(None)
+        assert source.identity()["kind"] == "kafka"
+        until(lambda: source.partition_count(topic) == 2, source)
+    options = settings.source.client_options()
+    password.unlink()
+    with contextlib.closing(KafkaSource(kafka.bootstrap_sasl, [topic], client=options)) as source:
+        assert source.identity()["kind"] == "kafka"
+    assert "what it held before is presented once more" in caplog.text
 
 
 # -- what a topic's settings mean -----------------------------------------------------------------------------
