@@ -252,6 +252,20 @@ def _of_files(error: OSError, config: Mapping[str, Any]) -> str:
     return f"{error} (see {', '.join(given)})" if given else str(error)
 
 
+def require_files(key: str, client: Mapping[str, Any]) -> None:
+    """See whether TLS can be spoken with the files that a client's options name, before any broker is asked.
+
+    Raises:
+        ConfigError: it cannot; ``key`` is where the options stand.
+    """
+    if client.get("security_protocol") in ("SSL", "SASL_SSL"):
+        config = {**KafkaSSLTransport.DEFAULT_CONFIG, **client}
+        try:
+            KafkaSSLTransport._build_ssl_context(config)
+        except OSError as error:
+            raise ConfigError(f"{key}: {_of_files(error, config)}") from error
+
+
 def connect(
     kind: Any,
     client: Mapping[str, Any],
