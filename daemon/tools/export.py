@@ -147,6 +147,10 @@ def write(path: Path, columns: Columns, about: Mapping[str, Any]) -> None:
         raise NotWritten(
             f"{str(path)!r} is written, and not sure to outlast a loss of power: {why(error)}"
         ) from error
+    except OSError as error:
+        if error.filename is None and error.errno is not None:  # of a full disk the system names no file
+            raise OSError(error.errno, why(error), str(path)) from error
+        raise
     finally:
         with contextlib.suppress(FileNotFoundError):
             draft.unlink()
