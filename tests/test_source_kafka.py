@@ -24,11 +24,14 @@ from waiting import PATIENCE_S
 
 from graphtide.daemon.backoff import Backoff
 from graphtide.daemon.config.load import from_tables
-from graphtide.daemon.errors import ConfigError, RecordsLost, SourceError, SourceUnavailable
+from graphtide.daemon.errors import ConfigError, RecordsLost, RequestError, SourceError, SourceUnavailable
 from graphtide.daemon.ingest import kafka as module
 from graphtide.daemon.ingest import open_transactions
 from graphtide.daemon.ingest.kafka import KafkaSource
+from graphtide.daemon.ingest.topic_settings import meant
 from graphtide.daemon.records.stream import Partition, RawRecord
+from graphtide.daemon.tools import dead_letters, doctor
+from graphtide.daemon.tools.destinations import KafkaDestination, ProduceFailed
 from graphtide.ops.kafka import DevKafka, held_port
 
 pytestmark = pytest.mark.kafka
@@ -354,6 +357,22 @@ def test_a_topic_made_anew_is_another_topic(
     kafka.create_topic(topic, 2)
     with pytest.raises(SourceError, match="was deleted and made again"):
         until(lambda: False, source)
+
+
+def test_a_topic_that_is_not_there_is_said_with_the_nearest_that_is(kafka: DevKafka, topic: str) -> None:
+    mistyped = topic.replace("edges", "edgse")
+    source = KafkaSource(kafka.bootstrap, [mistyped], connect_timeout_s=60)
+    said = rf"has no topic {mistyped}, .*; did you mean {topic}\?"
+    with contextlib.closing(source), pytest.raises(SourceUnavailable, match=said):
+        source.identity()
+    with pytest.raises(ProduceFailed, match=rf"has no topic {mistyped}: .*; did you mean {topic}\?"):
+        KafkaDestination(kafka.bootstrap, mistyped)
+    with pytest.raises(RequestError, match=rf"has no topic {mistyped}; did you mean {topic}\?"):
+        list(dead_letters.from_topic(kafka.bootstrap, mistyped, {}))
+    settings = {"kind": "kafka", "bootstrap_servers": [kafka.bootstrap], "topics": [mistyped]}
+    hints = {found.check: found.hint for found in doctor.examine(from_tables({"source": settings}))}
+    assert hints[f"topic {mistyped}"].endswith(f"; did you mean {topic}?")
+    assert meant(["x"], ["edges", "__consumer_offsets"]) == ""
 
 
 def test_commits_show_up_in_the_group(

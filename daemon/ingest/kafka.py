@@ -28,6 +28,7 @@ from kafka.errors import (
     KafkaConfigurationError,
     KafkaError,
     LogTruncationError,
+    NodeNotReadyError,
     NoError,
     OffsetOutOfRangeError,
 )
@@ -45,6 +46,7 @@ from .topic_settings import (
     TopicSettings,
     beginning_problem,
     compaction_problem,
+    meant,
     read_topic_settings,
     retention_problem,
     tombstone_problem,
@@ -84,6 +86,8 @@ class Cluster:
 
     id: str
     topics: Mapping[str, Topic]
+    meant: str = ""
+    """Where topics are missing: which ones may be meant, for the end of a message."""
 
 
 class _Outages:
@@ -230,9 +234,17 @@ class _Overseer(threading.Thread):
         self.outages.worked()
         self._note_missing(set(self.topics) - topics.keys())
         self._look_for_starts(topics)
+        meant = self._meant(set(self.topics) - topics.keys())
         with self._changed:
-            self.cluster = Cluster(cluster_id, topics)
+            self.cluster = Cluster(cluster_id, topics, meant)
             self._changed.notify_all()
+
+    def _meant(self, missing: set[str]) -> str:
+        if not missing:
+            return ""
+        with contextlib.suppress(KafkaError):
+            return meant(sorted(missing), self._admin.client().list_topics())
+        return ""
 
     def _look_at_settings(self, topics: set[str]) -> None:
         """Of topics that are new at once; of all now and then, where what cannot be had stays as it was."""
@@ -378,7 +390,8 @@ class KafkaSource:
         missing = sorted(set(self.topics) - cluster.topics.keys())
         if not missing:
             return None
-        return f"Kafka at {','.join(self.servers)} has no topic {', '.join(missing)}, or it may not be described"
+        servers = ",".join(self.servers)
+        return f"Kafka at {servers} has no topic {', '.join(missing)}, or it may not be described{cluster.meant}"
 
     @property
     def commits(self) -> int:
@@ -842,4 +855,6 @@ def _topic_id(value: object) -> str:
 
 
 def _said(error: BaseException | None) -> str:
+    if isinstance(error, NodeNotReadyError):  # which speaks of the client's own numbers
+        return "no broker answers"
     return said(error) if error is not None else "no answer yet"

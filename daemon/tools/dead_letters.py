@@ -83,6 +83,7 @@ def _in_topic(servers: str, topic: str, client: Mapping[str, Any]) -> Iterator[B
     from kafka.errors import KafkaTimeoutError
 
     from ..ingest.kafka_client import COMMAND_CONNECT_MS, connect, disconnect, records_until
+    from ..ingest.topic_settings import meant
 
     consumer = connect(
         KafkaConsumer,
@@ -94,7 +95,7 @@ def _in_topic(servers: str, topic: str, client: Mapping[str, Any]) -> Iterator[B
     try:
         numbers = consumer.partitions_for_topic(topic)
         if not numbers:
-            raise RequestError(f"Kafka at {servers} has no topic {topic}")
+            raise RequestError(f"Kafka at {servers} has no topic {topic}{meant([topic], consumer.topics())}")
         parts = [TopicPartition(topic, number) for number in sorted(numbers)]
         consumer.assign(parts)
         consumer.seek_to_beginning(*parts)

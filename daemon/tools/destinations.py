@@ -109,6 +109,7 @@ class KafkaDestination:
         from kafka.errors import KafkaConfigurationError, KafkaError
 
         from ..ingest.kafka_client import COMMAND_CONNECT_MS, REFUSALS, connect
+        from ..ingest.topic_settings import meant
 
         servers = bootstrap_servers.split(",") if isinstance(bootstrap_servers, str) else list(bootstrap_servers)
         self.topic = topic
@@ -122,9 +123,12 @@ class KafkaDestination:
             options: dict[str, Any] = {"bootstrap_servers": servers, "bootstrap_timeout_ms": COMMAND_CONNECT_MS}
             with contextlib.closing(connect(KafkaAdminClient, client or {}, **options)) as admin:
                 (described,) = admin.describe_topics([topic])
-            self.partitions = len(described["partitions"])
-            if not self.partitions:
-                raise ProduceFailed(f"Kafka at {','.join(servers)} has no topic {topic}: create it there first")
+                self.partitions = len(described["partitions"])
+                if not self.partitions:
+                    hint = meant([topic], admin.list_topics())
+                    raise ProduceFailed(
+                        f"Kafka at {','.join(servers)} has no topic {topic}: create it there first{hint}"
+                    )
             self._producer = connect(
                 KafkaProducer,
                 client or {},
