@@ -132,6 +132,9 @@ def _of_topic(record: Any) -> BadRecord:
     )
 
 
+NONE = "there are no such dead letters"
+
+
 # -- for people ---------------------------------------------------------------------------------------------------
 
 
@@ -151,7 +154,7 @@ def list_some(letters: Iterable[BadRecord], limit: int, *, as_json: bool) -> int
         (source_of(letter), letter.reason, letter.detail, _text(letter.value, _SHOWN_BYTES)) for letter in some
     ]
     console = output()
-    console.print(table(("source", "reason", "detail", "value"), rows))
+    console.print(table(("source", "reason", "detail", "value"), rows) if rows else NONE)
     if more:
         console.print(f"and {count(more)} more (--limit)", style="dim")
     return 0
@@ -174,7 +177,7 @@ def count_all(letters: Iterable[BadRecord], *, as_json: bool) -> int:
         )
         return 0
     rows = [(*key, count(number), size(sizes[key])) for key, number in found.most_common()]
-    output().print(table(("reason", "source", "letters", "size"), rows))
+    output().print(table(("reason", "source", "letters", "size"), rows) if rows else NONE)
     return 0
 
 
