@@ -60,6 +60,7 @@ from .memory import INDEX, MemoryGuard, WithinBudget, telling
 from .observing import Observing, ingested
 from .outgoing.make import make_writer
 from .outgoing.writer import Writer
+from .places import require_places
 from .priority import give_way
 from .records.asked import AnswerAside
 from .records.stream import Partition, offsets_from_wire
@@ -180,15 +181,17 @@ class Service:
     def reserve(self) -> None:
         """Take what only one daemon can have: the checkpoint folder, and the addresses.
 
-        Whoever cannot have them, or whose files of secrets cannot be used, is told so before kernels are compiled
-        and a graph is restored.
+        Whoever cannot have them, or whose places or files of secrets cannot be used, is told so before kernels are
+        compiled and a graph is restored; so is whose newest checkpoint is of other settings.
 
         Raises:
-            CheckpointError: the folder cannot be used, or another daemon has it.
-            ConfigError: an address, a certificate or a file of tokens cannot be used.
+            CheckpointError: the folder cannot be used, another daemon has it, or its newest checkpoint may not be
+                used.
+            ConfigError: an address, a folder, a certificate or a file of tokens cannot be used.
         """
         server, checkpoint = self.config.server, self.config.checkpoint
         server.read_tokens(), server.read_admin_tokens()
+        require_places(self.config)
         self.store = CheckpointStore(checkpoint.path, keep=checkpoint.keep)
         self._stack.callback(self.store.close)
         self.doors = Doors(
@@ -199,6 +202,10 @@ class Service:
             socket_group=server.socket_group,
         )
         self._stack.callback(self.doors.close)
+        self.source = make_source(self.config)
+        self._stack.callback(self.source.close)
+        self.beginning = Beginning(self.config, self.store, self.source, self.health, self._stop)
+        self.beginning.foresee(self.within_budget)
 
     def startup(self) -> None:
         """Restore, publish the first epoch, begin to answer, begin to read.
@@ -210,9 +217,6 @@ class Service:
         4. Start to read the source (an outage there delays only fresh data).
         """
         config, store = self.config, self.store
-        self.source = make_source(config)
-        self._stack.callback(self.source.close)
-        self.beginning = Beginning(config, store, self.source, self.health, self._stop)
         self.card = card_of(config.device) if config.uses_device and self._lost is None else None
         if self._lost is not None:
             log.error(
@@ -508,7 +512,6 @@ class Service:
             limits=server.limits,
             tokens=server.read_tokens(),
             admin_tokens=server.read_admin_tokens(),
-            tls=_tls_files(server.tls),
             python_modules=self.config.compute.python_modules,
             template=self._template,
             crew=self.graph.crew,

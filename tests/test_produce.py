@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import time
+import tracemalloc
 import uuid
 from collections import deque
 from pathlib import Path
@@ -35,7 +36,7 @@ from graphtide.daemon.records.event_time import NO_TIME
 from graphtide.daemon.records.placement import partition_of
 from graphtide.daemon.records.spool_format import SpoolWriter, frame
 from graphtide.daemon.records.stream import Partition, Source, UpdateBlock, offsets_from_wire
-from graphtide.daemon.tools import advice, files
+from graphtide.daemon.tools import advice, arrays, files
 from graphtide.daemon.tools.destinations import KafkaDestination, ProduceFailed, SpoolDestination
 from graphtide.daemon.tools.files import Accepts, BadInput, LeftOut, concatenated, read_columns, read_updates
 from graphtide.daemon.tools.produce import REFUSED, Produced, produce, produce_files, read_files, report_left_out
@@ -584,6 +585,59 @@ def test_arrays_of_numpy(tmp_path: Path) -> None:
     assert found.timestamps_ms is not None and found.timestamps_ms.tolist() == [1_706_702_400_000, NO_TIME]
     np.savez(path, src=["ann", "bob"], dst=["bob", "cid"])
     assert [row[1:3] for row in file_rows(path, Accepts("string"))] == [("ann", "bob"), ("bob", "cid")]
+
+
+FORMS_OF_NUMPY = ["arrays", "pairs", "fields", "coo", "coords", "csr", "csc"]
+
+
+def saved_edges(folder: Path, form: str, src: Any, dst: Any) -> Path:
+    from scipy import sparse
+
+    n = int(max(src.max(), dst.max())) + 1
+    matrix = sparse.coo_matrix((np.ones(src.size, np.float32), (src, dst)), shape=(n, n))
+    if form == "arrays":
+        np.savez_compressed(folder / "a.npz", src=src, dst=dst)
+    elif form == "pairs":
+        np.save(folder / "a.npy", np.stack([src, dst], axis=1))
+    elif form == "fields":
+        np.save(folder / "a.npy", np.rec.fromarrays([src, dst], names="src,dst"))
+    else:
+        sparse.save_npz(folder / "a.npz", sparse.coo_array(matrix) if form == "coords" else matrix.asformat(form))
+    return next(folder.iterdir())
+
+
+@pytest.mark.parametrize("form", FORMS_OF_NUMPY)
+def test_arrays_are_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    """With rows of a matrix that are empty, and others that go over several pieces."""
+    edges = np.unique(np.random.default_rng(7).integers(0, [6, 40], (60, 2)) * [4, 1], axis=0)
+    path = saved_edges(tmp_path, form, edges[:, 0], edges[:, 1])
+    whole = [row[1:3] for row in file_rows(path)]
+    assert sorted(whole) == [tuple(pair) for pair in edges.tolist()]
+    for n in (1, 3, 7):
+        monkeypatch.setattr(arrays, "BATCH_ROWS", n)
+        assert [row[1:3] for row in file_rows(path)] == whole
+
+
+@pytest.mark.parametrize("form", FORMS_OF_NUMPY)
+def test_arrays_that_unpack_to_more_take_the_memory_of_a_piece(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    n = 1 << 20
+    path = saved_edges(tmp_path, form, np.arange(n), np.zeros(n, np.int64))
+    monkeypatch.setattr(arrays, "BATCH_ROWS", 1 << 12)
+    tracemalloc.start()
+    try:
+        assert sum(map(len, read_columns(path, ANYTHING, LeftOut()))) == n
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < n * 8  # of one column
+
+
+def test_texts_that_are_wide_make_small_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrays, "BATCH_BYTES", 1000)
+    np.savez(tmp_path / "a.npz", src=["x" * 100, "b", "c"], dst=["b", "c", "d"])
+    assert [*map(len, read_columns(tmp_path / "a.npz", Accepts("string"), LeftOut()))] == [2, 1]
 
 
 NO_EDGES_OF_NUMPY = {

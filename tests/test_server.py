@@ -274,7 +274,6 @@ def serving(chain: Chain, folder, limits: LimitsConfig = LIMITS, listen=None, ht
         index=chain.index,
         topology=chain,
         limits=limits,
-        tls=tls,
         **more,
     )
     link.asked = {name: getattr(chain, name) for name in ASIDE}

@@ -10,6 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,10 +23,14 @@ from kafka.structs import OffsetAndMetadata
 from waiting import PATIENCE_S
 
 from graphtide.daemon.backoff import Backoff
-from graphtide.daemon.errors import ConfigError, RecordsLost, SourceError, SourceUnavailable
+from graphtide.daemon.config.load import from_tables
+from graphtide.daemon.errors import ConfigError, RecordsLost, RequestError, SourceError, SourceUnavailable
 from graphtide.daemon.ingest import kafka_overseer, open_transactions
 from graphtide.daemon.ingest.kafka import KafkaSource
+from graphtide.daemon.ingest.topic_settings import meant
 from graphtide.daemon.records.stream import Partition, RawRecord
+from graphtide.daemon.tools import dead_letters, doctor
+from graphtide.daemon.tools.destinations import KafkaDestination, ProduceFailed
 from graphtide.ops.kafka import DevKafka, held_port
 
 pytestmark = pytest.mark.kafka
@@ -353,6 +358,22 @@ def test_a_topic_made_anew_is_another_topic(
         until(lambda: False, source)
 
 
+def test_a_topic_that_is_not_there_is_said_with_the_nearest_that_is(kafka: DevKafka, topic: str) -> None:
+    mistyped = topic.replace("edges", "edgse")
+    source = KafkaSource(kafka.bootstrap, [mistyped], connect_timeout_s=60)
+    said = rf"has no topic {mistyped}, .*; did you mean {topic}\?"
+    with contextlib.closing(source), pytest.raises(SourceUnavailable, match=said):
+        source.identity()
+    with pytest.raises(ProduceFailed, match=rf"has no topic {mistyped}: .*; did you mean {topic}\?"):
+        KafkaDestination(kafka.bootstrap, mistyped)
+    with pytest.raises(RequestError, match=rf"has no topic {mistyped}; did you mean {topic}\?"):
+        list(dead_letters.from_topic(kafka.bootstrap, mistyped, {}))
+    settings = {"kind": "kafka", "bootstrap_servers": [kafka.bootstrap], "topics": [mistyped]}
+    hints = {found.check: found.hint for found in doctor.examine(from_tables({"source": settings}))}
+    assert hints[f"topic {mistyped}"].endswith(f"; did you mean {topic}?")
+    assert meant(["x"], ["edges", "__consumer_offsets"]) == ""
+
+
 def test_commits_show_up_in_the_group(
     kafka: DevKafka, producer: KafkaProducer, topic: str, open_source: Callable[..., KafkaSource]
 ) -> None:
@@ -504,6 +525,27 @@ def test_whoever_is_refused_at_first_has_a_wrong_configuration(kafka: DevKafka, 
     right = KafkaSource(kafka.bootstrap_sasl, [topic], client=login, connect_timeout_s=60)
     with contextlib.closing(right):
         assert right.identity()["kind"] == "kafka"
+
+
+def test_a_password_that_changed_in_its_file_is_presented_by_the_next_connection(
+    kafka: DevKafka, topic: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without a restart; a file that cannot be read just then changes nothing."""
+    password = tmp_path / "password"
+    password.write_text("of yesterday")
+    login = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "sasl_plain_username": "graphtide"}
+    settings = from_tables({"source": {"client": {**login, "sasl_plain_password_file": str(password)}}})
+    options = settings.source.client_options()
+    password.write_text(kafka.password)
+    with contextlib.closing(KafkaSource(kafka.bootstrap_sasl, [topic], client=options)) as source:
+        source.open(None)
+        assert source.identity()["kind"] == "kafka"
+        until(lambda: source.partition_count(topic) == 2, source)
+    options = settings.source.client_options()
+    password.unlink()
+    with contextlib.closing(KafkaSource(kafka.bootstrap_sasl, [topic], client=options)) as source:
+        assert source.identity()["kind"] == "kafka"
+    assert "what it held before is presented once more" in caplog.text
 
 
 # -- what a topic's settings mean -----------------------------------------------------------------------------

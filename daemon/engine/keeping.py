@@ -280,11 +280,19 @@ class Keeping:
         )
 
     def _join(self, coming: _Coming, follower: Follower | None, since: Since) -> float:
-        """By the engine's thread; how long that took. Without a ``follower`` it is computed anew, at once."""
+        """By the engine's thread; how long that took. Without a ``follower`` it is computed anew, at once.
+
+        Raises:
+            GivenUp: it was dropped.
+            Unavailable: it is to be computed anew, and the daemon stops, which need not wait for that: the next
+                start does it.
+        """
         still_wanted(coming.dropped)
         began = time.perf_counter()
         run = None if follower is None else follower.follow(since.take())
         if follower is None or (run is not None and run.error is not None):
+            if self._pipeline.stop.is_set():
+                raise Unavailable("the daemon is stopping")
             log.warning("program %s is computed within one epoch", coming.id)
             anew = self._made(coming)
             self._pipeline.join(anew, coming.spec, start=True)

@@ -138,7 +138,8 @@ class KafkaSource:
         missing = sorted(set(self.topics) - cluster.topics.keys())
         if not missing:
             return None
-        return f"Kafka at {','.join(self.servers)} has no topic {', '.join(missing)}, or it may not be described"
+        servers = ",".join(self.servers)
+        return f"Kafka at {servers} has no topic {', '.join(missing)}, or it may not be described{cluster.meant}"
 
     # -- life -------------------------------------------------------------------------------------------
 

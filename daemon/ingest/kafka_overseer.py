@@ -16,13 +16,13 @@ from typing import Any
 
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import OffsetSpec
-from kafka.errors import KafkaError, NoError
+from kafka.errors import KafkaError, NodeNotReadyError, NoError
 from kafka.structs import OffsetAndMetadata
 
 from ..backoff import Backoff
 from ..os_errors import said
 from .kafka_client import MISTAKES, KafkaLink
-from .topic_settings import TopicSettings, read_topic_settings
+from .topic_settings import TopicSettings, meant, read_topic_settings
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +52,8 @@ class Cluster:
 
     id: str
     topics: Mapping[str, Topic]
+    meant: str = ""
+    """Where topics are missing: which ones may be meant, for the end of a message."""
 
 
 class Outages:
@@ -200,9 +202,17 @@ class Overseer(threading.Thread):
         self.outages.worked()
         self._note_missing(set(self.topics) - topics.keys())
         self._look_for_starts(topics)
+        meant = self._meant(set(self.topics) - topics.keys())
         with self._changed:
-            self.cluster = Cluster(cluster_id, topics)
+            self.cluster = Cluster(cluster_id, topics, meant)
             self._changed.notify_all()
+
+    def _meant(self, missing: set[str]) -> str:
+        if not missing:
+            return ""
+        with contextlib.suppress(KafkaError):
+            return meant(sorted(missing), self._admin.client().list_topics())
+        return ""
 
     def _look_at_settings(self, topics: set[str]) -> None:
         """Of topics that are new at once; of all now and then, where what cannot be had stays as it was."""
@@ -268,4 +278,6 @@ def _topic_id(value: object) -> str:
 
 def said_of(error: BaseException | None) -> str:
     """What an error says; None: there was no answer, nor an error."""
+    if isinstance(error, NodeNotReadyError):  # which speaks of the client's own numbers
+        return "no broker answers"
     return said(error) if error is not None else "no answer yet"

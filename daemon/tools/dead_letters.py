@@ -81,12 +81,13 @@ def _in_topic(servers: str, topic: str, client: Mapping[str, Any]) -> Iterator[B
     from kafka.errors import KafkaTimeoutError
 
     from ..ingest.kafka_client import command_options, connect, disconnect, records_until
+    from ..ingest.topic_settings import meant
 
     consumer = connect(KafkaConsumer, client, **command_options(servers), enable_auto_commit=False)
     try:
         numbers = consumer.partitions_for_topic(topic)
         if not numbers:
-            raise RequestError(f"Kafka at {servers} has no topic {topic}")
+            raise RequestError(f"Kafka at {servers} has no topic {topic}{meant([topic], consumer.topics())}")
         parts = [TopicPartition(topic, number) for number in sorted(numbers)]
         consumer.assign(parts)
         consumer.seek_to_beginning(*parts)
@@ -123,6 +124,9 @@ def _of_topic(record: Any) -> BadRecord:
     )
 
 
+NONE = "there are no such dead letters"
+
+
 # -- for people ---------------------------------------------------------------------------------------------------
 
 
@@ -142,7 +146,7 @@ def list_some(letters: Iterable[BadRecord], limit: int, *, as_json: bool) -> int
         (source_of(letter), letter.reason, letter.detail, _text(letter.value, _SHOWN_BYTES)) for letter in some
     ]
     console = output()
-    console.print(table(("source", "reason", "detail", "value"), rows))
+    console.print(table(("source", "reason", "detail", "value"), rows) if rows else NONE)
     if more:
         console.print(f"and {count(more)} more (--limit)", style="dim")
     return 0
@@ -165,7 +169,7 @@ def count_all(letters: Iterable[BadRecord], *, as_json: bool) -> int:
         )
         return 0
     rows = [(*key, count(number), size(sizes[key])) for key, number in found.most_common()]
-    output().print(table(("reason", "source", "letters", "size"), rows))
+    output().print(table(("reason", "source", "letters", "size"), rows) if rows else NONE)
     return 0
 
 

@@ -109,6 +109,7 @@ class KafkaDestination:
         from kafka.errors import KafkaError
 
         from ..ingest.kafka_client import command_error, command_options, connect
+        from ..ingest.topic_settings import meant
 
         self.topic = topic
         self._error = KafkaError
@@ -121,9 +122,10 @@ class KafkaDestination:
             options = command_options(servers)
             with contextlib.closing(connect(KafkaAdminClient, client or {}, **options)) as admin:
                 (described,) = admin.describe_topics([topic])
-            self.partitions = len(described["partitions"])
-            if not self.partitions:
-                raise ProduceFailed(f"Kafka at {servers} has no topic {topic}: create it there first")
+                self.partitions = len(described["partitions"])
+                if not self.partitions:
+                    hint = meant([topic], admin.list_topics())
+                    raise ProduceFailed(f"Kafka at {servers} has no topic {topic}: create it there first{hint}")
             self._producer = connect(
                 KafkaProducer,
                 client or {},
