@@ -53,7 +53,7 @@ class Short:
     def make_ready(self, program: Any) -> None:
         self.made_ready.append((program.id, threading.current_thread().name, self.tries))
 
-    def follower(self, program: Any) -> Never:
+    def follower(self, program: Any, given_up: Any) -> Never:
         self.tries += 1
         raise MemoryError("there is none")
 

@@ -65,7 +65,7 @@ class AdHoc:
         """See ``AskedPrograms``.
 
         A run that nobody waits for any more ends before its next step: within the copy of the graph, before the
-        program begins, and before values are read.
+        program begins, between its passes or rounds, and before values are read.
 
         Raises:
             RequestError: the program or a parameter is wrong, or the program failed.
@@ -114,7 +114,7 @@ class AdHoc:
             if found is not None:
                 return found
         since = Since(follows=False)
-        with self._beside.follower(program) as follower, self._beside.taken(since, given_up) as taken:
+        with self._beside.follower(program, given_up) as follower, self._beside.taken(since, given_up) as taken:
             still_wanted(given_up)
             since.check()
             run = follower.start(taken.graph)

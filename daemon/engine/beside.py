@@ -6,7 +6,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -18,12 +18,13 @@ from ...compute.engine import ProgramRun, Resolve
 from ...compute.program import Program, ProgramError, Published
 from ...gpma.host.snapshot import EdgeCopy
 from ...gpma.index.vertex_index import VertexIndex
+from ...gpma.team import BrokenOff
 from ...partition.existence import Flags
 from ...partition.graph import RowsLost
 from ..errors import GraphtideError, RequestError, Unavailable
 from ..memory import MemoryGuard
 from ..priority import give_way
-from ..records.asked import compiling
+from ..records.asked import Unwanted, compiling
 from ..records.topology import StorageState
 from .follower import Follower, GraphCopy, Since
 from .pipeline import Pipeline
@@ -74,6 +75,9 @@ class GivenUp(Unavailable):
     """Nobody waits for the outcome any more."""
 
 
+_NOBODY = "nobody waits for this any more"
+
+
 class Turn(Protocol):
     """A lock, or a semaphore."""
 
@@ -103,7 +107,7 @@ def still_wanted(given_up: threading.Event) -> None:
         GivenUp: the event was set.
     """
     if given_up.is_set():
-        raise GivenUp("nobody waits for this any more")
+        raise GivenUp(_NOBODY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,18 +177,24 @@ class Beside:
         return program
 
     @contextmanager
-    def follower(self, program: Program) -> Iterator[Follower]:
+    def follower(self, program: Program, given_up: threading.Event) -> Iterator[Follower]:
         """A graph of the program's own, for the time of the block, with the memory for it. The calling thread does
         nothing else any more.
 
         Raises:
+            GivenUp: ``given_up`` was set. Where it is ``Unwanted``, the program is broken off between two of its
+                passes or rounds.
             MemoryError: there is not enough; the message says what is in the way.
         """
         give_way(self._nice)
         with self._memory.promised(self.between.do(self._needed)):
             follower = Follower(self.pipeline.graph, program, self.resolve, self._threads)
+            break_off = follower.graph.team.break_off
             try:
-                yield follower
+                with given_up.stopping(break_off) if isinstance(given_up, Unwanted) else nullcontext():
+                    yield follower
+            except BrokenOff:
+                raise GivenUp(_NOBODY) from None
             finally:
                 follower.close()
 
