@@ -15,6 +15,7 @@ import pytest
 from waiting import until
 
 from graphtide.compute import registry
+from graphtide.daemon.engine import beside
 from graphtide.daemon.engine.beside import GivenUp, ReadyKernels
 from graphtide.daemon.engine.keeping import Keeping
 from graphtide.daemon.engine.pipeline import TIMES_INTERVAL_S, Pipeline
@@ -234,3 +235,12 @@ def test_whoever_waits_for_kernels_is_told_while_they_are_compiled() -> None:
     assert told == [True, "lcc", False], "once, and not of what was there at the start"
     ready("kcore", {}, WANTED)  # where nobody is to be told
     assert told[3:] == ["kcore"]
+
+
+def test_what_clients_had_compiled_is_not_kept_in_mind_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beside, "READY_MAX", 3)
+    asked: list[float] = []
+    ready = ReadyKernels(lambda kind, given, given_up: asked.append(given["damping"]), [])
+    for damping in (0.1, 0.2, 0.3, 0.3, 0.4, 0.4):
+        ready("pagerank", {"damping": damping}, WANTED)
+    assert asked == [0.1, 0.2, 0.3, 0.4] and len(ready._there) <= 3

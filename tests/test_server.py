@@ -214,6 +214,7 @@ class Chain:
 
     def compute(self, params, given_up):
         answer = {"scalars": {"norm": 1.5}, "error_bound": None, "seconds": 0.25}
+        self.by_admin = params["by_admin"]
         if params["program"] == "lcc":  # has to be compiled, for ever
             with compiling(given_up):
                 assert given_up.wait(60)
@@ -1271,8 +1272,10 @@ def test_who_wants_to_change_something_presents_a_token_of_its_own(tmp_path, tok
                 with pytest.raises(errors.Unauthorized, match="admin_token"):
                     change()
             assert client.compute("pagerank").scalars  # which changes nothing; nor was the connection ended
+            assert not chain.by_admin
             assert client.placement()["sides"] == ["host"]
         with Client(link.addresses[0], token="sesame-change") as client:
+            assert client.compute("pagerank").scalars and chain.by_admin
             assert client.keep("pagerank").state == "computing"
             link.renew_access(tokens, ["another-one"])
             with pytest.raises(errors.Unauthorized):

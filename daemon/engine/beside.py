@@ -37,6 +37,9 @@ log = logging.getLogger(__name__)
 VERTEX_BYTES, ARC_BYTES = 128, 8
 """What a start takes at most besides the graph, for each vertex and each arc."""
 
+READY_MAX = 4096
+"""Of so many programs whose kernels are there it is kept in mind: clients choose parameters without end."""
+
 LOOK_S = 0.1
 """So often who waits for a turn looks whether it is still wanted."""
 
@@ -61,6 +64,8 @@ class ReadyKernels:
         with compiling(given_up), in_turn(self._preparing, given_up):
             if form not in self._there:
                 self._prepare(kind, given, given_up)
+                if len(self._there) >= READY_MAX:
+                    self._there.clear()
                 self._there.add(form)
 
 

@@ -116,8 +116,12 @@ class Admission:
         Raises:
             Unauthorized: who wants to change something must present a token, and this is none of those.
         """
-        if self._admin_tokens and not _is_among(token, self._admin_tokens):
+        if self._admin_tokens and not self.is_admin(token):
             raise Unauthorized("this needs the token of server.admin_token, by hello or as bearer")
+
+    def is_admin(self, token: object) -> bool:
+        """Whether it is a token of those who may change something; where there are none nobody has one."""
+        return _is_among(token, self._admin_tokens)
 
     # -- places -------------------------------------------------------------------------------------------
 
