@@ -109,7 +109,8 @@ class Admission:
             Unauthorized: a token is asked for, and this is none of those that are right.
         """
         if self._tokens and not _is_among(token, [*self._tokens, *self._admin_tokens]):
-            raise Unauthorized("the token is wrong" if token is not None else "this server asks for a token")
+            what = "is wrong" if isinstance(token, str) else "must be a string"
+            raise Unauthorized("this server asks for a token" if token is None else f"the token {what}")
 
     def check_admin(self, token: object) -> None:
         """
