@@ -260,6 +260,7 @@ class Service:
             self.graph.n_edges,
             ", ".join([*self.link.addresses, *self.link.http_addresses]),
         )
+        kernels.forget_unused()
 
     def _compute_programs(self) -> None:
         """Have those that no checkpoint restored, and the first epoch.
@@ -457,7 +458,7 @@ class Service:
             config.compute.nice,
             config.compute.place,
         )
-        ad_hoc = AdHoc(beside, self.metrics, limits.ad_hoc_max)
+        ad_hoc = AdHoc(beside, self.metrics, limits.ad_hoc_max, limits.ad_hoc_compiled_max)
         may_try = config.uses_device and config.device.enabled != "off"
         try_device = self._wants_device.set if may_try else None
         steering = Steering(self.pipeline, self.index, config.partition, try_device)

@@ -18,7 +18,7 @@ from ...compute import registry
 from ...compute.program import Program, ProgramError
 from ...ops.metrics import Metrics
 from ..errors import GraphtideError, LimitExceeded, RequestError, Unavailable, UnknownProgram
-from ..records.asked import Answer
+from ..records.asked import Answer, Unwanted
 from ..records.topology import StorageState
 from ..state.kept import KeptPrograms, Spec, parameters_of
 from .beside import Beside, GivenUp, in_turn, still_wanted
@@ -46,7 +46,7 @@ class _Coming:
 
     id: str
     spec: Spec
-    dropped: threading.Event = field(default_factory=threading.Event)
+    dropped: Unwanted = field(default_factory=Unwanted)
 
     @property
     def kind(self) -> str:
@@ -257,7 +257,10 @@ class Keeping:
         """Compute it beside the stream, catch up, and have it join."""
         program = self._made(coming)
         since = Since(follows=True)
-        with self._beside.follower(program) as follower, self._beside.taken(since, coming.dropped) as taken:
+        with (
+            self._beside.follower(program, coming.dropped) as follower,
+            self._beside.taken(since, coming.dropped) as taken,
+        ):
             began = time.perf_counter()
             run = follower.start(taken.graph)
             del taken

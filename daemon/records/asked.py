@@ -17,10 +17,32 @@ from .topology import StorageState
 class Unwanted(threading.Event):
     """Set once nobody waits for an answer any more; and how whoever works at it tells what holds it up."""
 
-    def __init__(self, compiles: Callable[[bool], None]) -> None:
+    def __init__(self, compiles: Callable[[bool], None] = lambda _: None) -> None:
         """``compiles``: told when kernels begin to be compiled for it, or loaded, and when they are there."""
         super().__init__()
         self.compiles = compiles
+        self._noting = threading.Lock()
+        self._stops: list[Callable[[], None]] = []
+
+    def set(self) -> None:
+        with self._noting:
+            super().set()
+            for stop in self._stops:
+                stop()
+
+    @contextmanager
+    def stopping(self, stop: Callable[[], None]) -> Iterator[None]:
+        """In the block, ``stop`` is called once nobody waits any more: by whoever finds that out, for whoever
+        works at it has no time to look. Only a moment may it take."""
+        with self._noting:
+            self._stops.append(stop)
+            if self.is_set():
+                stop()
+        try:
+            yield
+        finally:
+            with self._noting:
+                self._stops.remove(stop)
 
 
 @contextmanager
