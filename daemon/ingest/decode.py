@@ -41,7 +41,7 @@ from ..records.encodings import (
 from ..records.event_time import NO_TIME
 from ..records.stream import BadRecord, Decoded, Partition, RawRecord, UpdateBlock
 from . import decode_text, matrix_market
-from .decode_arrow import decode_arrow
+from .arrow_extra import NEEDS_PYARROW, is_readable
 from .decode_columns import Bad, Reason, Rules, concatenate, finish
 from .decode_debezium import CAPTURED, Changes, json_key
 from .decode_json_lines import is_json_lines, json_lines
@@ -354,6 +354,10 @@ class Decoder:
         if encoding == "msgpack":
             return self._whole(record, decode_msgpack(value, self._rules, self._time_of(record)))
         if encoding == "arrow":
+            if not is_readable():
+                raise Bad(Reason.UNKNOWN_ENCODING, NEEDS_PYARROW)
+            from .decode_arrow import decode_arrow
+
             return self._whole(record, decode_arrow(value, self._rules, self._time_of(record)))
         if encoding in REGISTERED:
             events = encoding in PLACED_BY_KEY
