@@ -41,6 +41,7 @@ from graphtide.daemon.records.topology import (
 )
 from graphtide.daemon.serve import shared_memory, supervisor
 from graphtide.daemon.serve.channel import Channel
+from graphtide.daemon.serve.engine_answers import ASIDE
 from graphtide.daemon.serve.listening import Doors
 from graphtide.daemon.serve.methods import groups
 from graphtide.daemon.serve.methods.named import unknown_vertex
@@ -274,10 +275,9 @@ def serving(chain: Chain, folder, limits: LimitsConfig = LIMITS, listen=None, ht
         index=chain.index,
         topology=chain,
         limits=limits,
-        tls=tls,
         **more,
     )
-    link.asked = chain
+    link.asked = {name: getattr(chain, name) for name in ASIDE}
     link.start()
     try:
         link.publish(chain.publication())

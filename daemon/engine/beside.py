@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -83,16 +83,8 @@ class GivenUp(Unavailable):
 _NOBODY = "nobody waits for this any more"
 
 
-class Turn(Protocol):
-    """A lock, or a semaphore."""
-
-    def acquire(self, *, timeout: float) -> bool: ...
-
-    def release(self) -> None: ...
-
-
 @contextmanager
-def in_turn(turn: Turn, given_up: threading.Event) -> Iterator[None]:
+def in_turn(turn: threading.Lock | threading.Semaphore, given_up: threading.Event) -> Iterator[None]:
     """Have it for the time of the block; whoever is not wanted any more waits for it no longer.
 
     Raises:
