@@ -32,7 +32,7 @@ import numba as nb
 
 from ..compute import registry
 from ..compute.program import ProgramError
-from ..gpma import copying, runtime
+from ..gpma import copying, runtime, unused_kernels
 from ..gpma.cores import usable_cores
 from ..gpma.host import array as pma
 from ..gpma.host import snapshot
@@ -239,6 +239,22 @@ def prepare_program(needs: Needs, stop: threading.Event) -> None:
     if runtime.is_writable(runtime.cache_directory()):
         _compile_aside(needs, stop, lambda progress: None)
     needs.load_programs()
+
+
+def forget_unused() -> None:
+    """Remove from the cache what no start has used for long, in the background: the disk may be slow."""
+
+    def forget() -> None:
+        folder = runtime.cache_directory()
+        removed = unused_kernels.forget_unused(folder)
+        if removed:
+            days = unused_kernels.KEPT_S / unused_kernels.DAY_S
+            log.info(
+                "%d files of kernels that nobody has used for %d days were removed from %s", removed, days, folder
+            )
+
+    with contextlib.suppress(RuntimeError):  # the system grants no thread: another time, then
+        threading.Thread(target=forget, name="unused-kernels", daemon=True).start()
 
 
 def _load(needs: Needs) -> None:

@@ -25,7 +25,6 @@ from .config.sections.server import TlsConfig
 from .config.settings import Config
 from .contents import Contents, kernels_of
 from .engine.ad_hoc import AdHoc
-from .engine.asked import EngineAsked
 from .engine.auditing import BackgroundAudit
 from .engine.beside import Beside, GivenUp, ReadyKernels
 from .engine.keeping import Keeping
@@ -63,6 +62,7 @@ from .outgoing.make import make_writer
 from .outgoing.writer import Writer
 from .places import require_places
 from .priority import give_way
+from .records.asked import AnswerAside
 from .records.stream import Partition, offsets_from_wire
 from .serve.endpoint import Exposition
 from .serve.listening import Doors, TlsFiles
@@ -262,6 +262,7 @@ class Service:
             self.graph.n_edges,
             ", ".join([*self.link.addresses, *self.link.http_addresses]),
         )
+        kernels.forget_unused()
 
     def _compute_programs(self) -> None:
         """Have those that no checkpoint restored, and the first epoch.
@@ -379,26 +380,6 @@ class Service:
         standing = Standing(self.engine.programs, self._contents.specs, self._kept.programs)
         for id, (spec, reason) in self._contents.left_out.items():
             standing.expect(id, spec["name"], spec, "quarantined", reason)
-        checkpoints = Checkpointer(
-            graph=self.graph,
-            index=self.index,
-            programs=standing.fresh,
-            program_specs=self._contents.specs,
-            position=self.position,
-            identity=self.beginning.identity,
-            dead_letters=self.dead_letters,
-            store=store,
-            metrics=self.metrics,
-            interval_s=config.checkpoint.interval,
-            on_checkpoint=lambda offsets: self._checkpointed(offsets, store),
-            has_beginning=self.beginning.newest is not None,
-            source_state=self.source.state,
-            newest=self.beginning.newest,
-            facts=self._facts,
-            requested=requested,
-            window=self.window,
-            keyed=self.keyed,
-        )
         background_audit = BackgroundAudit(
             Auditor(self.graph, self.engine, self.link.published),
             self.metrics,
@@ -417,7 +398,7 @@ class Service:
             recording=Recording(self.order, self._stop, self.health.turn),
             link=self.link,
             metrics=self.metrics,
-            checkpoints=checkpoints,
+            checkpoints=self._make_checkpointer(standing, store, requested),
             memory=self.memory,
             background_audit=background_audit,
             health=self.health,
@@ -436,14 +417,38 @@ class Service:
             full_audit=config.audit.full_every_epoch,
         )
 
+    def _make_checkpointer(
+        self, standing: Standing, store: CheckpointStore, requested: RequestedCheckpoints
+    ) -> Checkpointer:
+        return Checkpointer(
+            graph=self.graph,
+            index=self.index,
+            programs=standing.fresh,
+            program_specs=self._contents.specs,
+            position=self.position,
+            identity=self.beginning.identity,
+            dead_letters=self.dead_letters,
+            store=store,
+            metrics=self.metrics,
+            interval_s=self.config.checkpoint.interval,
+            on_checkpoint=lambda offsets: self._checkpointed(offsets, store),
+            has_beginning=self.beginning.newest is not None,
+            source_state=self.source.state,
+            newest=self.beginning.newest,
+            facts=self._facts,
+            requested=requested,
+            window=self.window,
+            keyed=self.keyed,
+        )
+
     def _make_rebalancing(self, storage: Storage) -> Rebalancing | None:
         """Who moves rows between the host and the device, where each row is on one side."""
         if self._contents.room() is None:
             return None
         return Rebalancing(self.graph, storage.gate, self._contents.room, self.metrics, self.config.partition)
 
-    def _make_asked(self) -> EngineAsked:
-        """Who answers for programs at run time, and for the placement of rows."""
+    def _make_asked(self) -> Mapping[str, AnswerAside]:
+        """What answers each request about programs at run time, and about the placement of rows."""
         config, limits = self.config, self.config.server.limits
         beside = Beside(
             self.pipeline,
@@ -455,14 +460,22 @@ class Service:
             config.compute.nice,
             config.compute.place,
         )
-        ad_hoc = AdHoc(beside, self.metrics, limits.ad_hoc_max)
+        ad_hoc = AdHoc(beside, self.metrics, limits.ad_hoc_max, limits.ad_hoc_compiled_max)
         may_try = config.uses_device and config.device.enabled != "off"
         try_device = self._wants_device.set if may_try else None
         steering = Steering(self.pipeline, self.index, config.partition, try_device)
         self.pipeline.asked = lambda: {"ad_hoc": ad_hoc.stats()}
         configured = [program.id for program in config.program]
         keeping = Keeping(beside, self._kept, configured, self.metrics, limits.kept_max)
-        return EngineAsked(ad_hoc, keeping, steering)
+        return {
+            "compute": ad_hoc.compute,
+            "keep": keeping.keep,
+            "drop": keeping.drop,
+            "placement": steering.placement,
+            "rebalance": steering.rebalance,
+            "freeze": steering.freeze,
+            "device": steering.device,
+        }
 
     def _prepare(self, kind: str, given: Mapping[str, Any], given_up: threading.Event) -> None:
         """Have the kernels of a program that comes at run time.

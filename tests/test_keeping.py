@@ -15,6 +15,7 @@ import pytest
 from waiting import until
 
 from graphtide.compute import registry
+from graphtide.daemon.engine import beside
 from graphtide.daemon.engine.beside import GivenUp, ReadyKernels
 from graphtide.daemon.engine.follower import Since
 from graphtide.daemon.engine.keeping import Keeping, _Coming
@@ -54,7 +55,7 @@ class Short:
     def make_ready(self, program: Any) -> None:
         self.made_ready.append((program.id, threading.current_thread().name, self.tries))
 
-    def follower(self, program: Any) -> Never:
+    def follower(self, program: Any, given_up: Any) -> Never:
         self.tries += 1
         raise MemoryError("there is none")
 
@@ -250,3 +251,12 @@ def test_a_start_within_an_epoch_is_left_to_the_next_one_of_a_daemon_that_stops(
     with pytest.raises(Unavailable, match="is stopping"):
         keeping._join(coming, None, Since(follows=True))
     assert len(joined) == 1
+
+
+def test_what_clients_had_compiled_is_not_kept_in_mind_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beside, "READY_MAX", 3)
+    asked: list[float] = []
+    ready = ReadyKernels(lambda kind, given, given_up: asked.append(given["damping"]), [])
+    for damping in (0.1, 0.2, 0.3, 0.3, 0.4, 0.4):
+        ready("pagerank", {"damping": damping}, WANTED)
+    assert asked == [0.1, 0.2, 0.3, 0.4] and len(ready._there) <= 3

@@ -25,8 +25,7 @@ from waiting import PATIENCE_S
 from graphtide.daemon.backoff import Backoff
 from graphtide.daemon.config.load import from_tables
 from graphtide.daemon.errors import ConfigError, RecordsLost, RequestError, SourceError, SourceUnavailable
-from graphtide.daemon.ingest import kafka as module
-from graphtide.daemon.ingest import open_transactions
+from graphtide.daemon.ingest import kafka_overseer, open_transactions
 from graphtide.daemon.ingest.kafka import KafkaSource
 from graphtide.daemon.ingest.topic_settings import meant
 from graphtide.daemon.records.stream import Partition, RawRecord
@@ -383,7 +382,7 @@ def test_commits_show_up_in_the_group(
     read(source, 5)
     source.checkpointed({Partition(topic, 0): 3})
     source.checkpointed(source.position())
-    until(lambda: source.commits > 0, source)  # the first one of a new cluster waits for the coordinator
+    until(lambda: source._overseer.commits > 0, source)  # the first one of a new cluster waits for the coordinator
     source.close()
     with client(KafkaAdminClient, kafka.bootstrap) as admin:
         group = admin.list_group_offsets({f"graphtide-{topic}": None})[f"graphtide-{topic}"]
@@ -419,7 +418,7 @@ def test_a_broker_that_is_not_there_yet_is_waited_for() -> None:
 
 def test_an_outage_has_one_reason_as_long_as_tries_fail_alike() -> None:
     """Each other one would be published."""
-    outages = module._Outages("k:1")
+    outages = kafka_overseer.Outages("k:1")
     outages.failed(KafkaTimeoutError("after 9999 ms"))
     outages.failed(KafkaTimeoutError("after 9998 ms"))
     assert outages.said is not None and "9999" in outages.said
@@ -616,8 +615,8 @@ def changed(kafka: DevKafka, topic: str, **settings: str) -> None:
 def test_a_topic_that_gets_other_settings_later_is_looked_at_again(
     kafka: DevKafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "_SETTINGS_PERIOD_S", 0.0)
-    caplog.set_level("INFO", logger=module.log.name)
+    monkeypatch.setattr(kafka_overseer, "_SETTINGS_PERIOD_S", 0.0)
+    caplog.set_level("INFO", logger="graphtide")
     topic = made_topic(kafka, {})
     with identified(kafka, topic, reach_s=180, discovery_s=0.1) as source:
         changed(kafka, topic, retention_ms="120000")
@@ -658,7 +657,7 @@ def test_a_commit_that_has_to_be_tried_again_is_no_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """On a fresh cluster the first commit finds no coordinator: the topic of its groups is only made then."""
-    overseer = module._Overseer(["h:1"], ["t"], "group", {}, 5.0)
+    overseer = kafka_overseer.Overseer(["h:1"], ["t"], "group", {}, 5.0)
     outcomes = [CoordinatorNotAvailableError(), CoordinatorNotAvailableError(), None]
 
     def alter(group: str, offsets: Any) -> dict[Any, Any]:
@@ -671,7 +670,7 @@ def test_a_commit_that_has_to_be_tried_again_is_no_warning(
     overseer.commit(offsets)
     assert [overseer._commit() for _ in range(3)] == [False, False, True]
     assert not caplog.records and (overseer.commits, overseer.commit_failures) == (1, 2)
-    monkeypatch.setattr(module, "_COMMIT_PATIENCE_S", 0.0)
+    monkeypatch.setattr(kafka_overseer, "_COMMIT_PATIENCE_S", 0.0)
     outcomes += [CoordinatorNotAvailableError(), CoordinatorNotAvailableError(), GroupAuthorizationFailedError()]
     overseer.commit(offsets)
     assert [overseer._commit() for _ in range(3)] == [False, False, True]

@@ -21,6 +21,7 @@ from kafka import KafkaConsumer, KafkaProducer
 from kafka.errors import (
     IllegalSaslStateError,
     InvalidReceiveError,
+    KafkaConfigurationError,
     KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
@@ -38,7 +39,7 @@ from kafka.record.memory_records import MemoryRecordsBuilder
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
 from ..config.secrets import FileSecret
-from ..errors import ConfigError
+from ..errors import ConfigError, GraphtideError
 from ..os_errors import said
 from .kafka_receiving import Receiver
 
@@ -51,6 +52,9 @@ class TlsRefused(KafkaError):  # type: ignore[misc]
 
 REFUSALS = (SaslAuthenticationFailedError, IllegalSaslStateError, UnsupportedSaslMechanismError, TlsRefused)
 """What a cluster says to a client whose credentials, or whose way to present them, are not right."""
+
+MISTAKES = (KafkaConfigurationError, *REFUSALS)
+"""Errors that the next try will meet again: the settings must change."""
 
 REFUSED_MAX = 3
 """One refusal may be of a broker that does not know the credentials yet; after so many they are wrong."""
@@ -420,6 +424,21 @@ def _close_producer(producer: KafkaProducer, timeout_s: float) -> None:
         sender.join(_END_S)
         producer.close(timeout=0)
     sender.join(_END_S)  # it may have been told to stop only just now
+
+
+def command_options(servers: str) -> dict[str, Any]:
+    """How a command connects to these brokers (commas between)."""
+    return {"bootstrap_servers": servers.split(","), "bootstrap_timeout_ms": COMMAND_CONNECT_MS}
+
+
+def command_error(
+    servers: str, error: KafkaError, otherwise: type[GraphtideError], hint: str = ""
+) -> GraphtideError:
+    """What a command says where it cannot use a cluster: ``ConfigError`` where the settings must change; else the
+    other one, with a hint."""
+    if isinstance(error, MISTAKES):
+        return ConfigError(f"Kafka at {servers}: {said(error)}")
+    return otherwise(f"Kafka at {servers}: {said(error)}{hint}")
 
 
 class KafkaLink:

@@ -104,15 +104,20 @@ class Admission:
             Unauthorized: a token is asked for, and this is none of those that are right.
         """
         if self._tokens and not _is_among(token, [*self._tokens, *self._admin_tokens]):
-            raise Unauthorized("the token is wrong" if token is not None else "this server asks for a token")
+            what = "is wrong" if isinstance(token, str) else "must be a string"
+            raise Unauthorized("this server asks for a token" if token is None else f"the token {what}")
 
     def check_admin(self, token: object) -> None:
         """
         Raises:
             Unauthorized: who wants to change something must present a token, and this is none of those.
         """
-        if self._admin_tokens and not _is_among(token, self._admin_tokens):
+        if self._admin_tokens and not self.is_admin(token):
             raise Unauthorized("this needs the token of server.admin_token, by hello or as bearer")
+
+    def is_admin(self, token: object) -> bool:
+        """Whether it is a token of those who may change something; where there are none nobody has one."""
+        return _is_among(token, self._admin_tokens)
 
     # -- places -------------------------------------------------------------------------------------------
 

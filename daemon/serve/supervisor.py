@@ -33,7 +33,7 @@ from ..client.wire import MethodLatency
 from ..config.sections.limits import LimitsConfig
 from ..errors import Unavailable
 from ..os_errors import why
-from ..records.asked import Asked
+from ..records.asked import AnswerAside
 from ..records.topology import Topology
 from . import shared_memory
 from .change_log import ChangeLog, ChangeLogWriter
@@ -130,7 +130,7 @@ class ServerLink:
         given = limits or LimitsConfig()
         self.doors = doors
         self._topology = topology
-        self.asked: Asked | None = None
+        self.asked: Mapping[str, AnswerAside] = {}
         """Who answers for programs at run time, if anyone; to be set before ``start``."""
         self.index = index
         self.restarts = 0
