@@ -65,7 +65,9 @@ def handler(format: Format) -> logging.Handler:
 
         from .terminal import errors
 
-        return RichHandler(console=errors(), show_path=False, log_time_format="%H:%M:%S", rich_tracebacks=False)
+        human = RichHandler(console=errors(), show_path=False, log_time_format="%H:%M:%S", rich_tracebacks=False)
+        human.setFormatter(logging.Formatter("%(message)s"))  # it has a column for the level
+        return human
     stream = logging.StreamHandler(sys.stderr)
     # systemd sets JOURNAL_STREAM to the device and inode of the stream that it reads.
     stat = os.fstat(2)

@@ -843,6 +843,7 @@ def test_logging_goes_to_standard_error_in_the_chosen_format() -> None:
         assert done.stdout == "" and done.stderr.count("\n") == 1
         assert "hello you" in done.stderr
         assert done.stderr.startswith("{") == (format == "json")
+        assert (re.fullmatch(r"\d\d:\d\d:\d\d INFO +hello you\s*", done.stderr) is not None) == (format == "human")
 
 
 @pytest.mark.parametrize(

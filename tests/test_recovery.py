@@ -925,7 +925,7 @@ def test_a_start_that_is_stopped_reads_and_loads_no_further(tmp_path: Path, grap
     pipeline.close()
     pipeline.engine.close()
     service: Any = Service(Config(), ExitStack())
-    service.store = store
+    service.store, service.incarnation = store, store.next_incarnation()
     beginning = Beginning(Config(), store, cast(Any, None), service.health, service._stop)
     checkpoint = store.newest_good()
     assert checkpoint is not None and not checkpoint.is_empty

@@ -23,6 +23,7 @@ import numpy as np
 import psutil
 import pytest
 from brokers import client
+from disks import filled, small_disk
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka.admin import NewPartitions
 from running import Daemon, toml
@@ -619,6 +620,18 @@ def test_a_place_that_cannot_be_used_is_said_before_kernels_are_compiled(tmp_pat
         assert ended(daemon) == 2
         assert "source.path = " in daemon.log_tail(1) and "must be a folder" in daemon.log_tail(1)
         assert "kernels are ready" not in daemon.log.read_text()
+
+
+def test_a_disk_that_is_full_is_said_before_kernels_are_compiled(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 1) as disk:
+        if disk is None:
+            return
+        (disk / "checkpoints").mkdir()
+        with filled(disk), running(tmp_path / "d", checkpoint={"path": disk / "checkpoints"}) as daemon:
+            daemon.start(ready_s=None)
+            assert ended(daemon) == cli.NO_ROOM
+            assert "the number of this start cannot be written" in daemon.log_tail(1)
+            assert "kernels are ready" not in daemon.log.read_text()
 
 
 def test_a_token_file_that_cannot_be_used_is_said_before_anything_is_read(tmp_path: Path) -> None:
