@@ -78,7 +78,7 @@ def _readable(read: Callable[[], T]) -> T:
     try:
         return read()
     except _NO_FILE as error:
-        objects = "; texts are read that are no objects: .astype(str)" if "allow_pickle" in str(error) else ""
+        objects = "; texts are read that are no objects: .astype(str)" if "Python objects" in str(error) else ""
         raise Unreadable(f"is no file of NumPy that can be read: {str(error)[:200]}{objects}") from None
 
 
@@ -117,20 +117,21 @@ class _InArchive:
         self._file = stack.enter_context(archive.open(there if there in archive.namelist() else name))
         version = npy.read_magic(self._file)
         if version == (1, 0):
-            self.shape, _, self.dtype = npy.read_array_header_1_0(self._file)
+            self.shape, self._by_column, self.dtype = npy.read_array_header_1_0(self._file)
         elif version == (2, 0):
-            self.shape, _, self.dtype = npy.read_array_header_2_0(self._file)
+            self.shape, self._by_column, self.dtype = npy.read_array_header_2_0(self._file)
         else:
             raise ValueError(f"the array {name!r} is in version {version} of the format, which holds no columns")
         if self.dtype.hasobject:
-            raise ValueError(f"the array {name!r} holds Python objects, for which allow_pickle would be needed")
+            raise ValueError(f"the array {name!r} holds Python objects")
+        self._first, self._apart = 0, 1  # where ours are among the entries of the file
 
     def take(self, n: int) -> Array:
-        size = n * self.dtype.itemsize
+        size = n * self._apart * self.dtype.itemsize
         content = self._file.read(size)
         if len(content) < size:
             raise ValueError(f"the array {self._name!r} ends before its last entry")
-        return np.frombuffer(content, self.dtype) if size else np.zeros(n, self.dtype)
+        return np.frombuffer(content, self.dtype)[self._first :: self._apart] if size else np.zeros(n, self.dtype)
 
     def only(self) -> Any:
         """The entry of one that has no other."""
@@ -139,10 +140,13 @@ class _InArchive:
         return self.take(1).item()
 
     def row(self, number: int) -> _InArchive:
-        """One of the rows of a matrix, for itself."""
-        if len(self.shape) != 2:
-            raise ValueError(f"the array {self._name!r} must be a matrix, and has the shape {self.shape}")
+        """One of the two rows of a matrix, for itself."""
+        if len(self.shape) != 2 or self.shape[0] != 2:
+            raise ValueError(f"the array {self._name!r} must have two rows, and has the shape {self.shape}")
         self.shape = self.shape[1:]
+        if self._by_column:
+            self._first, self._apart = number, 2
+            return self
         for _ in range(number):
             left = self.shape[0]
             while left:
@@ -178,7 +182,7 @@ class _Rows:
         self._before += self._ends.size
         ends = self._starts.take(min(self._left, BATCH_ROWS))
         self._left -= ends.size
-        if not ends.size or (np.diff(ends, prepend=self._at) < 0).any():
+        if not ends.size or ends[-1] > self.shape[0] or (np.diff(ends, prepend=self._at) < 0).any():
             raise ValueError("the rows of the matrix do not add up to its entries")
         self._ends = ends
 
