@@ -69,7 +69,8 @@ def require_folder(key: str, path: Path, use: int, *, advice: str = "") -> None:
             raise NotADirectoryError(errno.ENOTDIR, f"{what} is a file, and must be a folder{advice}")
         needed = use if there == whole else os.W_OK
         # A disk that turned read-only is no mistake of a setting: results wait for it, and so on.
-        if not os.access(there, os.X_OK | needed) and not os.statvfs(there).f_flag & os.ST_RDONLY:
+        may = os.access(there, os.X_OK | needed, effective_ids=True)
+        if not may and not os.statvfs(there).f_flag & os.ST_RDONLY:
             verb = "read" if needed == os.R_OK else "write to"
             raise PermissionError(errno.EACCES, f"user {os.geteuid()} may not {verb} {str(there)!r}")
     except OSError as error:

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from conftest import skip_or_fail
 
 from graphtide.daemon import places
 from graphtide.daemon.config.load import from_tables
@@ -77,7 +78,7 @@ def test_what_is_missing_will_be_made_and_nothing_is_made_before(here: Path) -> 
 
 def test_who_may_not_use_a_folder_is_told_which_and_who(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     denied: dict[str, int] = {}
-    monkeypatch.setattr(os, "access", lambda path, mode: not mode & denied.get(Path(path).name, 0))
+    monkeypatch.setattr(os, "access", lambda path, mode, **_: not mode & denied.get(Path(path).name, 0))
     (here / "made").mkdir()
     denied["made"] = os.R_OK
     places.require_folder("results.path", Path("made"), os.W_OK)
@@ -88,8 +89,18 @@ def test_who_may_not_use_a_folder_is_told_which_and_who(here: Path, monkeypatch:
         places.require_folder("source.path", Path("new/one"), os.R_OK)
 
 
+def test_what_a_daemon_may_is_asked_of_the_user_as_whom_it_works(here: Path) -> None:
+    if os.geteuid() != 0:
+        skip_or_fail("only root can work as somebody else")
+    os.setresuid(65534, 0, 0)
+    try:
+        places.require_folder("results.path", here, os.W_OK)
+    finally:
+        os.setresuid(0, 0, 0)
+
+
 def test_a_disk_that_is_read_only_just_now_is_no_mistake(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    monkeypatch.setattr(os, "access", lambda path, mode, **_: False)
     monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_flag=os.ST_RDONLY))
     places.require_folder("results.path", Path("new"), os.W_OK)
 
