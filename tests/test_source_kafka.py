@@ -374,6 +374,41 @@ def test_a_topic_that_is_not_there_is_said_with_the_nearest_that_is(kafka: DevKa
     assert meant(["x"], ["edges", "__consumer_offsets"]) == ""
 
 
+def test_the_nearest_topic_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Among many thousands that takes seconds of a processor, and topics are described every five."""
+    there, listed = ["edges"], []
+
+    def describe(topics: list[str]) -> list[dict[str, Any]]:
+        known = {"error_code": 0, "partitions": [{"partition_index": 0}]}
+        return [{"name": name, **(known if name in there else {"error_code": 3})} for name in topics]
+
+    def list_topics() -> list[str]:
+        listed.append([*there])
+        return there
+
+    overseer = kafka_overseer.Overseer(["h:1"], ["edgse", "vertices"], "group", {}, 5.0)
+    admin = SimpleNamespace(
+        describe_topics=describe,
+        list_topics=list_topics,
+        describe_cluster=lambda: {"cluster_id": "c"},
+        list_partition_offsets=lambda wanted, timeout_ms: {},
+    )
+    monkeypatch.setattr(overseer._admin, "client", lambda: admin)
+    monkeypatch.setattr(kafka_overseer, "read_topic_settings", lambda admin, topics: {})
+
+    def meant_now() -> str:
+        overseer._describe()
+        assert overseer.cluster is not None
+        return overseer.cluster.meant
+
+    assert [meant_now(), meant_now()] == 2 * ["; did you mean edges?"]
+    there.append("vertices")
+    assert [meant_now(), meant_now()] == 2 * ["; did you mean edges?"]
+    assert listed == [["edges"], ["edges", "vertices"]]
+    there.append("edgse")
+    assert meant_now() == ""
+
+
 def test_commits_show_up_in_the_group(
     kafka: DevKafka, producer: KafkaProducer, topic: str, open_source: Callable[..., KafkaSource]
 ) -> None:

@@ -208,8 +208,11 @@ class Overseer(threading.Thread):
             self._changed.notify_all()
 
     def _meant(self, missing: set[str]) -> str:
+        """Looked for once, since of many thousands of topics that takes seconds of a processor."""
         if not missing:
             return ""
+        if self.cluster is not None and missing == set(self.topics) - self.cluster.topics.keys():
+            return self.cluster.meant
         with contextlib.suppress(KafkaError):
             return meant(sorted(missing), self._admin.client().list_topics())
         return ""
