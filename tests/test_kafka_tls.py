@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import subprocess
@@ -13,7 +14,7 @@ from typing import Any
 
 import brokers
 import pytest
-from certificates import Certificate, certificate
+from certificates import Certificate, certificate, revocations
 from conftest import skip_or_fail
 from documented import ROOT
 from kafka import KafkaProducer
@@ -120,6 +121,21 @@ def test_all_that_goes_to_and_from_brokers_goes_over_tls(
             assert client.stats()["results"]["trouble"] is None
         until(lambda: letters() == before + 1)
         assert daemon.stop() == 0, daemon.log_tail()
+
+
+def test_a_broker_whose_certificate_was_revoked_is_not_taken(
+    broker: DevKafka, own: Certificate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_client, "COMMAND_CONNECT_MS", 3000)
+    client = settled(WITH_CERTIFICATE, own, tmp_path)
+    for name in ("none", "some"):
+        (tmp_path / name).mkdir()
+    client["ssl_crlfile"] = revocations(tmp_path / "none", own)
+    with contextlib.closing(KafkaDestination(broker.bootstrap_tls, "edges", client=client)) as destination:
+        assert destination.partitions == 2
+    client["ssl_crlfile"] = revocations(tmp_path / "some", own, own)
+    with pytest.raises(ConfigError, match="is not taken: certificate revoked"):
+        KafkaDestination(broker.bootstrap_tls, "edges", client=client)
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"source": {**KAFKA, "client": {**TLS, "ssl_cafile": "none.pem"}}},
         "^source.client: ssl_cafile = 'none.pem': No such file",
     ),
+    "revocations": (
+        {"source": {**KAFKA, "client": {**TLS, "ssl_crlfile": "none.pem"}}},
+        "^source.client: ssl_crlfile = 'none.pem': No such file",
+    ),
     "no certificate": (
         {"source": {**KAFKA, "client": {**TLS, "ssl_certfile": "file"}}},
         r"^source.client: .*\(see ssl_certfile\)",

@@ -95,6 +95,18 @@ class _ClosedSocket(KafkaNetSocket):  # type: ignore[misc]
         return connected
 
 
+class _TlsTransport(KafkaSSLTransport):  # type: ignore[misc]
+    """As kafka-python's, which cannot load a list of revoked certificates: ``ssl`` has no such argument."""
+
+    @staticmethod
+    def _build_ssl_context(config: Mapping[str, Any]) -> ssl.SSLContext:
+        context: ssl.SSLContext = KafkaSSLTransport._build_ssl_context({**config, "ssl_crlfile": None})
+        if config["ssl_crlfile"]:
+            context.load_verify_locations(config["ssl_crlfile"])
+            context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+        return context
+
+
 class _Manager(KafkaConnectionManager):  # type: ignore[misc]
     """Gives up when it is refused again and again, and knows why: kafka-python tries until its time runs out.
 
@@ -145,7 +157,7 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc]
         try:
             if self.ssl_enabled:
                 of_tls = {key: value for key, value in config.items() if key.startswith("ssl_")}
-                transport = KafkaSSLTransport(self._net, sock, host=node.host, **of_tls)
+                transport = _TlsTransport(self._net, sock, host=node.host, **of_tls)
             else:
                 transport = KafkaTCPTransport(self._net, sock, host=node.host)
         except OSError as error:  # certificates and keys are read for each connection
@@ -263,9 +275,9 @@ def require_files(key: str, client: Mapping[str, Any]) -> None:
         ConfigError: it cannot; ``key`` is where the options stand.
     """
     if client.get("security_protocol") in ("SSL", "SASL_SSL"):
-        config = {**KafkaSSLTransport.DEFAULT_CONFIG, **client}
+        config = {**_TlsTransport.DEFAULT_CONFIG, **client}
         try:
-            KafkaSSLTransport._build_ssl_context(config)
+            _TlsTransport._build_ssl_context(config)
         except OSError as error:
             raise ConfigError(f"{key}: {_of_files(error, config)}") from error
 
