@@ -10,6 +10,7 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,12 +20,13 @@ from kafka.errors import KafkaError, KafkaTimeoutError
 from leaks import Held, leftovers
 from waiting import until
 
+from graphtide.daemon.config.secrets import FileSecret
 from graphtide.daemon.errors import ConfigError, SourceUnavailable
 from graphtide.daemon.ingest import dead_letters_kafka
 from graphtide.daemon.ingest.dead_letters import read_dead_letters
 from graphtide.daemon.ingest.dead_letters_kafka import KafkaDeadLetters
 from graphtide.daemon.ingest.kafka import KafkaSource
-from graphtide.daemon.ingest.kafka_client import KafkaLink, TlsRefused, _of_tls, connect, disconnect
+from graphtide.daemon.ingest.kafka_client import KafkaLink, TlsRefused, _Manager, _of_tls, connect, disconnect
 from graphtide.daemon.os_errors import said
 from graphtide.daemon.records.stream import BadRecord, Partition
 from graphtide.daemon.tools.destinations import KafkaDestination, ProduceFailed
@@ -62,6 +64,23 @@ def test_a_client_that_cannot_be_made_leaves_nothing(kind: Any, nobody: str) -> 
             with pytest.raises((KafkaError, ValueError)):
                 connect(kind, {}, bootstrap_servers=[nobody], **wrong)
     assert not leftovers(before, grace_s=0)
+
+
+def test_a_secret_that_cannot_be_read_is_told_once_whatever_the_others_are(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Clients look for connections several times a second."""
+    config: dict[str, str] = {}
+    for name in ("sasl_plain_password", "ssl_password"):
+        (tmp_path / name).write_text("before")
+        config[name] = FileSecret.read(name, tmp_path / name)
+    (tmp_path / "sasl_plain_password").unlink()
+    (tmp_path / "ssl_password").write_text("after")
+    manager: Any = SimpleNamespace(config=config, _unread=_Manager._unread)
+    for _ in range(3):
+        _Manager._read_secrets_again(manager)
+    assert config == {"sasl_plain_password": "before", "ssl_password": "after"}
+    assert [record.getMessage().split(" = ")[0] for record in caplog.records] == ["sasl_plain_password"]
 
 
 @contextlib.contextmanager

@@ -117,7 +117,7 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc]
     trouble: KafkaError | None = None
     """Why the newest connection before the first success did not come about; kafka-python only logs it."""
     _refused = 0
-    _unread = ""  # what was said of a file of a secret
+    _unread: Mapping[str, str] = {}  # what was said of files of secrets, by their options
     _transports: tuple[Any, ...] = ()
 
     def close_sockets(self) -> None:
@@ -137,15 +137,16 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc]
 
     def _read_secrets_again(self) -> None:
         """Have another connection present what the files of passwords hold by now, as it has the certificates."""
+        unread = {}
         for name, value in self.config.items():
             if isinstance(value, FileSecret):
                 try:
                     self.config[name] = value.again()
-                    self._unread = ""
                 except ConfigError as error:  # it is being replaced, say
-                    if error.message != self._unread:
+                    unread[name] = error.message
+                    if self._unread.get(name) != error.message:
                         log.warning("%s; what it held before is presented once more", error.message)
-                    self._unread = error.message
+        self._unread = unread
 
     async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
         """As kafka-python's, but it knows what is wrong with TLS, and leaves no socket open."""
