@@ -20,6 +20,7 @@ from ...gpma.host.snapshot import EdgeCopy
 from ...gpma.index.vertex_index import VertexIndex
 from ...gpma.memory import Memory
 from ...gpma.team import ALONE, Crew
+from ...gpma.threads import start_thread
 from ...ops.metrics import Metrics
 from ...partition.graph import Graph, RowsLost
 from ..errors import CheckpointError, NotWritten
@@ -325,7 +326,7 @@ class Checkpointer:
         self._making = making
         self._thread = threading.Thread(target=self._make, args=(making, sizes), name="checkpoint", daemon=True)
         try:
-            self._thread.start()
+            start_thread(self._thread)
         except RuntimeError as error:  # the system grants no thread now
             self._report_failure(making.begun, error)
             self._end()
