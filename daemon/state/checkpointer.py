@@ -204,8 +204,10 @@ class Checkpointer:
         self._thread: threading.Thread | None = None
         self._began_at = time.monotonic()
         self._written_epoch = self.position.epoch
-        # Where epochs stand until something is read, and where reading really begins.
-        self._begins: tuple[Offsets, Offsets] = {}, {}
+        # Where epochs stand until something is read, and where reading really begins: a start from a checkpoint of
+        # the empty graph goes on where that says.
+        newest = {} if self.newest is None else self.newest.offsets
+        self._begins: tuple[Offsets, Offsets] = dict(self.position.offsets), dict(newest)
         self._beginning = 0
         self._write_lock = threading.Lock()  # one is written at a time, and none of a beginning before
         self._failure = ""
