@@ -33,6 +33,7 @@ from ..errors import CheckpointError, NotWritten
 from ..failpoints import point
 from ..folder_lock import IN_USE, is_in_place, locked
 from ..os_errors import why
+from ..records.event_time import NO_TIME, EventState
 
 log = logging.getLogger(__name__)
 
@@ -82,8 +83,10 @@ class Checkpoint:
 
     @property
     def is_empty(self) -> bool:
-        """Nothing was applied before it: it holds only where reading begins."""
-        return bool(self.facts["n_vertices"] == 0 and self.facts["updates"] == 0)
+        """Nothing was applied before it, and no update told the time: it holds only where reading begins."""
+        event = self.facts.get("window", {}).get("event", EventState().to_wire())
+        is_timed = bool(event["newest"]) or event["time_ms"] > NO_TIME
+        return bool(self.facts["n_vertices"] == 0 and self.facts["updates"] == 0) and not is_timed
 
     def part(self, prefix: str) -> dict[str, npt.NDArray[Any]]:
         """The arrays under ``prefix/``, with the prefix taken off."""
