@@ -548,7 +548,7 @@ class SpoolSource:
         kind = file_kind(name)
         if kind is not None:
             first = self._first_offsets.pop(name, 0)
-            self._add(name, kind, 0 if self._gone.covers(name, 0) else first)
+            self._add(name, kind, 0 if self._past.covers(name, 0) else first)
             self._look(name)
         elif name not in self._ignored and not name.startswith(".") and not name.endswith((".tmp", ".part")):
             self._ignored.add(name)
