@@ -178,16 +178,6 @@ class _Table:
             lookup(self.written, n_vertices, column, data, out)
         return out
 
-    def look_up_edges(
-        self, src: IdColumn, dst: IdColumn, n_vertices: int, crew: Crew
-    ) -> tuple[Keys, npt.NDArray[np.bool_], int]:
-        """The edges between the vertices of these ids, each as ``lookup`` finds it (uint64[n]), where both are
-        known (bool[n]), and how many are not."""
-        keys, known = np.empty(len(src), np.uint64), np.empty(len(src), np.bool_)
-        columns = *self.column(src), *self.column(dst)
-        unknown = look_up_edges(self.written, n_vertices, *columns, PIECE_IDS // 2, keys, known, crew)
-        return keys, known, int(unknown)
-
     def insert(self, ids: IdColumn, half: int, begin: int, free: Vertices, counts: Counts, out: Vertices) -> int:
         """The visit at which room ran out; ``out.size`` when all are in."""
         column, data = self.column(ids)
@@ -307,6 +297,16 @@ class StringTable(_Table):
         if not isinstance(ids, StringColumn):
             raise TypeError("this graph's ids are strings, not integers")
         return frozen(ids.offsets), frozen(ids.data)
+
+    def look_up_edges(
+        self, src: IdColumn, dst: IdColumn, n_vertices: int, crew: Crew
+    ) -> tuple[Keys, npt.NDArray[np.bool_], int]:
+        """The edges between the vertices of these ids, each as ``lookup`` finds it (uint64[n]), where both are
+        known (bool[n]), and how many are not."""
+        keys, known = np.empty(len(src), np.uint64), np.empty(len(src), np.bool_)
+        columns = *self.column(src), *self.column(dst)
+        unknown = look_up_edges(self.written, n_vertices, *columns, PIECE_IDS // 2, keys, known, crew)
+        return keys, known, int(unknown)
 
     def forget(self, dense: Vertices, counts: Counts) -> None:
         """These vertices have no id any more."""
