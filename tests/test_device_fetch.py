@@ -40,6 +40,20 @@ def test_entries_that_differ_are_taken_over(dtype: type, n: int, crew: Crew, see
     assert np.array_equal(kept, np.concatenate([found, before[n:]]))
 
 
+@pytest.mark.parametrize("dtype", [np.uint64, np.float64])
+@pytest.mark.parametrize("n", SIZES)
+def test_listed_entries_are_taken_over(dtype: type, n: int, crew: Crew, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    kept, values = rng.integers(0, 9, 2 * n + 1).astype(dtype), rng.integers(0, 9, n).astype(dtype)
+    vertices = rng.permutation(2 * n + 1)[:n].astype(np.uint32)
+    expected = kept.copy()
+    expected[vertices] = values
+    taken = fetch.take_listed(kept, vertices, values, crew)
+    assert np.array_equal(kept, expected)
+    assert np.array_equal(taken, vertices) and taken.dtype == np.uint32
+    assert not np.shares_memory(taken, vertices)
+
+
 @pytest.mark.parametrize("n", SIZES)
 def test_nodes_that_differ_are_told(n: int, crew: Crew, seed: int) -> None:
     """Those of new vertices are told whatever the forest has at their places."""

@@ -359,7 +359,7 @@ class CountRuns:
         Good until the next run.
         """
         there, n = self._there, run.changed
-        return None if n > len(there.changed) else (there.changed[:n].copy(), there.changes[:n])
+        return None if n > len(there.changed) else (there.changed[:n], there.changes[:n])
 
     def read(self, n: int) -> F64:
         """The counts of the first ``n`` vertices; good until the next call.

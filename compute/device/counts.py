@@ -100,13 +100,12 @@ class DeviceSSPaths(DeviceProgram, of=SSPaths):
 
     def _take(self, runs: CountRuns, run: CountRun, crew: Crew) -> Vertices:
         """Take over what a run changed; the vertices with another count."""
-        listed = runs.changes(run)
-        if listed is None:
-            counts = self.host.counts
-            vertices, _ = fetch.take_differing(counts, runs.read(self._n), crew)
-            listed = vertices, counts[vertices]
-        self.host.take_counts(*listed, run.saturated)
-        return listed[0]
+        self.host.count_saturated(run.saturated)
+        counts, listed = self.host.counts, runs.changes(run)
+        if listed is not None:
+            return fetch.take_listed(counts, *listed, crew)
+        vertices, _ = fetch.take_differing(counts, runs.read(self._n), crew)
+        return vertices
 
     def _count_all(self, graph: Graph, device: DeviceSide, hops: Refresh) -> Steps[Refresh]:
         """Count from scratch, on hops that are right."""
