@@ -200,6 +200,44 @@ def test_what_would_be_told_too_often_is_not_told_first(
     forget_kernels()
 
 
+def counters_of(run: CountsRun) -> Any:
+    from graphtide.compute.device import count_runs
+
+    counters = run.program._runs._counters.get(stream=run.graph.device.stream)
+    return counters.view(count_runs.COUNT_COUNTERS)[0]
+
+
+def middle_ones(n: int) -> list[tuple[int, int]]:
+    """From 0 to 1 and 2, from 1 to 10 to 59, which lead to each other."""
+    middle = range(10, 60)
+    return [(0, 1), (0, 2), *((1, v) for v in middle), *((v, u) for v in middle for u in middle if u != v)]
+
+
+def test_levels_that_told_of_too_much_are_tried_again_some_time(
+    run_of: Callable[..., CountsRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was known of them need not hold any more, and is not found out where it is taken to be so."""
+    from graphtide.compute.device import count_runs
+
+    monkeypatch.setattr(count_runs, "MOST_LEAST", 300)
+    monkeypatch.setattr(count_runs, "MOST_SHARE", 0.0)
+    monkeypatch.setattr(count_runs, "SOURCES", with_macros(("-DFORESEEN_FROM=1", "-DAGES=2")))
+    forget_kernels()
+    run, n, middle = run_of(), 400, range(10, 60)
+    edges = middle_ones(n)
+    run.step(inserts([*edges, *((v, v + 100) for v in middle)], n))
+    for change in (inserts, deletes):
+        run.step(change([(2, v) for v in middle], n))
+    assert counters_of(run)["left"]["is_half"], "of each level it is known how many edges it tells of"
+    run.step(deletes([(v, u) for v in middle for u in middle if u != v], n))
+    left = []
+    for k in range(10):
+        run.step((deletes if k % 2 else inserts)([(2, v) for v in middle], n))
+        left.append(int(counters_of(run)["left"]["sequence"]))
+    assert left[0] < left[1] and left[-4] == left[-1], "as it tells of few by now, nothing is left"
+    forget_kernels()
+
+
 @pytest.mark.sample(among="lists on a device run over")
 @pytest.mark.parametrize("directed", [True, False])
 def test_counts_stop_at_the_limit_and_come_down_again(run_of: Callable[..., CountsRun], directed: bool) -> None:

@@ -64,6 +64,10 @@ struct CountLeft {
 
 // Levels of which is known how many edges they told of the last time; others share their places.
 constexpr u32 TOLD_LEVELS = 8;
+// That share of them is forgotten each time that a level is left for them.
+#ifndef AGES
+#define AGES 16
+#endif
 
 // Zero between runs, all but the barrier, edges that levels told of, what was handed over and what was left.
 struct __align__(16) CountCounters {
@@ -826,6 +830,15 @@ struct Counting : Run<CountJob> {
         return n * (told >> 32) > job.edges_max * u32(told);
     }
 
+    // By a thread, where so many edges were foreseen that nothing was told: that there are so many is less certain each time, so
+    // that it is tried again some time.
+    __device__ __forceinline__ void age_told(u32 level)
+    {
+        u64* const told = job.counters->told + level % TOLD_LEVELS;
+        const u64 edges = load_cached(told) >> 32, n = u32(load_cached(told));
+        store_cached(told, (edges - (edges + AGES - 1) / AGES) << 32 | n);
+    }
+
     __device__ __forceinline__ void note_told(u32 n, u64 edges)
     {
         if (n < FORESEEN_FROM || place.thread) return;
@@ -1424,6 +1437,7 @@ struct Counting : Run<CountJob> {
         if (place.thread) return;
         clear_work(counters);
         counters->above = counters->most = 0;
+        if (is_half) age_told(from - 1);
         counters->left = {edges, counted, rounds, from, n_marks, job.sequence, is_half, 0, 0};
         if (!job.rest_follows) tell_all(from + 1);
     }
