@@ -18,13 +18,14 @@ import numpy.typing as npt
 
 from ...gpma.device.calling import DONE, OTHERWISE
 from ...gpma.device.constants import LONG_ROW
-from ...gpma.device.state import DeviceArray, address, allocate, pinned, zeros
+from ...gpma.device.state import DeviceArray, address, allocate, zeros
 from ...gpma.edges import Vertices
 from ...partition.device_side import DeviceSide
 from ..counts.kernels import LIMIT
 from ..steps import Steps
 from . import count_calls
 from .count_calls import N_LONGS, N_TOLD, N_WORDS, mend_and_count
+from .count_list import Listed, room_for
 from .fetch import Fetch
 from .kernels import Calls, KernelCall, Kernels, Source, whole_words
 from .path_runs import Limits, PathRuns
@@ -32,7 +33,7 @@ from .taking import mend_again
 
 F64 = npt.NDArray[np.float64]
 
-_POINTERS = ("short_rows", "long_rows", "counters", "status", "changed", "changes")
+_POINTERS = ("short_rows", "long_rows", "counters", "status", "changed", "far")
 _COLUMNS = ("levels", "paths", "sums", "deltas", "differences", "roles", "log", "seeds", "sorted", "ends")
 
 COUNT_JOB: Final = np.dtype(
@@ -144,8 +145,7 @@ class _ByVertex(NamedTuple):
     ends: DeviceArray
     queues: DeviceArray
     short_rows: DeviceArray
-    changed: Vertices
-    changes: F64
+    listed: Listed
 
 
 class CountRuns:
@@ -184,8 +184,7 @@ class CountRuns:
     def memory_bytes(self) -> int:
         """Of the host, pinned."""
         there = self._by_vertex
-        listed = 0 if there is None else there.changed.nbytes + there.changes.nbytes
-        return listed + self._fetch.memory_bytes
+        return (0 if there is None else there.listed.nbytes) + self._fetch.memory_bytes
 
     @property
     def _there(self) -> _ByVertex:
@@ -220,8 +219,8 @@ class CountRuns:
         first = address(made.queues)
         job["queues"] = first, first + made.queues.nbytes // 2
         job["long_rows"], job["long_room"] = address(long_rows), long_rows.size // (2 * _ENTRY_BYTES)
-        job["changed"], job["changes"] = made.changed.ctypes.data, made.changes.ctypes.data
-        job["changes_room"] = len(made.changed)
+        job["changed"], job["far"] = made.listed.words.ctypes.data, made.listed.far.ctypes.data
+        job["changes_room"] = made.listed.words.size
         job["room"] = made.room
 
     # -- runs -------------------------------------------------------------------------------------------------
@@ -353,13 +352,13 @@ class CountRuns:
 
     # -- results ----------------------------------------------------------------------------------------------
 
-    def changes(self, run: CountRun) -> tuple[Vertices, F64] | None:
-        """The vertices with another count, each once, and their counts; None: there are too many for the list.
+    def changes(self, run: CountRun) -> Listed | None:
+        """The vertices with another count, and their counts; None: there are too many for the list.
 
         Good until the next run.
         """
-        there, n = self._there, run.changed
-        return None if n > len(there.changed) else (there.changed[:n], there.changes[:n])
+        listed, n = self._there.listed, run.changed
+        return None if n > listed.words.size else listed.first(n)
 
     def read(self, n: int) -> F64:
         """The counts of the first ``n`` vertices; good until the next call.
@@ -400,6 +399,5 @@ def _made(room: int) -> _ByVertex:
         ends=zeros(room + 1, np.uint32),
         queues=allocate(2 * room, np.uint32),
         short_rows=allocate(2 * room * _ENTRY_BYTES, np.uint8),
-        changed=pinned(changes_room, np.uint32),
-        changes=pinned(changes_room, np.float64),
+        listed=room_for(changes_room),
     )

@@ -39,6 +39,7 @@ constexpr u32 COUNT_BLOCKS = 2;  // on a multiprocessor, of passes over all: bou
 constexpr u32 NO_LEVEL = 0xffffffffu;
 constexpr double LIMIT = 9007199254740992.0;  // 2^53: there counts stop
 constexpr i64 WHOLE_LIMIT = 1ll << 53;
+constexpr u32 FAR = 0xffffffffu;  // instead of a count in the list of changes, see CountJob
 
 // Bits of a vertex's role; none between runs.
 constexpr u32 QUEUED = 1;    // it is a seed or in the queue
@@ -106,8 +107,8 @@ struct CountJob {
     Entry* long_rows;     // [2 * long_room]
     CountCounters* counters;
     u64* status;          // in the host's pinned memory, each with the sequence in its upper half
-    u32* changed;         // [changes_room] likewise: vertices with another count
-    double* changes;      // [changes_room] and that
+    u64* changed;         // [changes_room] likewise: count << 32 | vertex of those with another count; or FAR << 32, and
+    double* far;          // [changes_room] the count here, where it is too large for 32 bits
     u32 room;             // as many as vertices
     u32 long_room;
     u32 changes_room;
@@ -260,7 +261,7 @@ struct Counting : Run<CountJob> {
         if (!MARKS || place.thread || n_marks >= job.changes_room) return;
         const u32 at = job.changes_room - ++n_marks;
         job.changed[at] = what;
-        reinterpret_cast<u64*>(job.changes)[at] = nanoseconds();
+        reinterpret_cast<u64*>(job.far)[at] = nanoseconds();
     }
 
     __device__ __forceinline__ u32 level_now(u32 v) const { return u32(load_cached(job.words + v) >> 32); }
@@ -1453,8 +1454,10 @@ struct Counting : Run<CountJob> {
         if (lists && n && n <= job.changes_room) {
             for (u32 x = place.thread; x < n; x += place.n_threads) {
                 const u32 v = load_cached(job.log + x);
-                job.changed[x] = v;
-                job.changes[x] = load_cached(job.paths + v);
+                const double count = load_cached(job.paths + v);
+                const bool is_far = count >= double(FAR);
+                job.changed[x] = u64(is_far ? FAR : u32(count)) << 32 | v;
+                if (is_far) job.far[x] = count;
             }
             is_logged = true;
         }

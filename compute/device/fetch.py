@@ -7,7 +7,7 @@ the bus, into pinned memory, and compared by all threads.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 import numba as nb
 import numpy as np
@@ -17,7 +17,7 @@ from ...gpma.device.module import import_cupy
 from ...gpma.device.state import DeviceArray, pinned
 from ...gpma.drawing import drawn
 from ...gpma.edges import Int, Offsets, Vertices
-from ...gpma.intrinsics import inner, prefetch
+from ...gpma.intrinsics import inner
 from ...gpma.team import ALONE, Crew, at_most, share
 from ..pieces import PIECE
 
@@ -28,9 +28,6 @@ _jit = nb.njit(cache=True, nogil=True, error_model="numpy")
 
 # Of a column that is used while the rest of it is on its way: what the bus takes some 150 us for.
 _PIECE_BYTES = 8 << 20
-# Entries of a list that a thread takes over at a time, and how long before its turn one is asked for.
-_LISTED: Final = 2048
-_AHEAD: Final = 16
 
 
 class Fetch:
@@ -154,34 +151,8 @@ def _take_differing(
             at += np.int64(was != now)
 
 
-@_jit
-def take_listed(kept: Values, vertices: Vertices, values: Values, crew: Crew) -> Vertices:
-    """Make the entries of these vertices, each there once, these values, on all threads.
-
-    Returns a copy of the vertices.
-    """
-    n_pieces = np.int64((vertices.size + _LISTED - 1) // _LISTED)
-    taken, cursor = np.empty(vertices.size, np.uint32), np.zeros(1, np.int64)
-    share(at_most(crew, n_pieces), _take_listed, (kept, vertices, values, cursor, taken))
-    return taken
-
-
-@inner
-def _take_listed(
-    thread: int, kept: Values, vertices: Vertices, values: Values, cursor: Offsets, taken: Vertices
-) -> None:
-    for piece in drawn(cursor, np.int64((vertices.size + _LISTED - 1) // _LISTED)):
-        end = min((piece + 1) * _LISTED, np.int64(vertices.size))
-        for k in range(piece * _LISTED, end):
-            if k + _AHEAD < end:
-                prefetch(kept, np.int64(vertices[k + _AHEAD]))
-            vertex = vertices[k]
-            kept[vertex], taken[k] = values[k], vertex
-
-
 def warm_up(dtype: npt.DTypeLike) -> None:
     """Compile all kernels for columns of this type."""
     kept, found = np.zeros(2, dtype), np.ones(1, dtype)
     take_differing(kept, found, ALONE)
     take_all(kept, found, kept[1], ALONE)
-    take_listed(kept, np.zeros(1, np.uint32), found, ALONE)
