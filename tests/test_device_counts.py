@@ -112,6 +112,8 @@ def test_any_history(
                     f"-DEDGES_APART={apart}",
                     "-DROWS_TOGETHER=0",
                     "-DFORESEEN_FROM=1",
+                    "-DDEEP_UPDATES=1",
+                    f"-DDEEP_SHARE={rng.choice([1, 4])}",
                 )
                 patched.setattr(count_runs, "SOURCES", with_macros(macros))
             run = run_of(directed=directed, sources=tuple(rng.integers(0, 12, int(rng.integers(1, 3))).tolist()))
@@ -235,6 +237,50 @@ def test_levels_that_told_of_too_much_are_tried_again_some_time(
         run.step((deletes if k % 2 else inserts)([(2, v) for v in middle], n))
         left.append(int(counters_of(run)["left"]["sequence"]))
     assert left[0] < left[1] and left[-4] == left[-1], "as it tells of few by now, nothing is left"
+    forget_kernels()
+
+
+def test_what_is_below_a_long_level_is_counted_whole(
+    run_of: Callable[..., CountsRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where that are few vertices: nobody tells of differences then."""
+    from graphtide.compute.device import count_runs
+
+    monkeypatch.setattr(count_runs, "SOURCES", with_macros(("-DDEEP_UPDATES=2", "-DDEEP_SHARE=40")))
+    forget_kernels()
+    run, n, middle = run_of(), 400, range(10, 60)
+    below = [*((v, 60 + v % 4) for v in middle), (60, 70), (61, 70), (70, 71)]
+    run.step(inserts([*middle_ones(n), *below], n))
+    assert counters_of(run)["deep"] == 0, "levels were not counted whole"
+    run.begin()
+    assert counters_of(run)["deep"] == 3
+    run.step(inserts([(2, v) for v in middle], n))
+    assert run.column[[10, 60, 70, 71]].tolist() == [2, 24, 48, 48]
+    assert run.report.edges_read < 200, "the 50 edges of each are not told of"
+    run.step(deletes([(2, 10)], n))
+    assert run.column[10] == 1 and run.report.edges_read == 50, "one update is told of"
+    run.step(deletes([(2, v) for v in middle[1:]], n))
+    assert run.report.edges_read < 200
+    # Vertices go to deep levels, from them, and to none.
+    run.step(inserts([(71, 80), (80, 81), (0, 61), (12, 90), (90, 91)], n))
+    run.step(deletes([(70, 71), (60, 70), (0, 61), *((v, 62) for v in middle if v % 4 == 2)], n))
+    run.step(inserts([(1, 62), (62, 12), (81, 82)], n + 50))
+    assert counters_of(run)["deep"] == 3 and not run.report.started_over
+    # With ever more levels it would be worse than telling.
+    chain = [(v, v + 1) for v in range(91, 140)]
+    run.step(inserts([*chain, (2, 20)], n + 50))
+    assert counters_of(run)["deep"] == 0
+    run.step(deletes(chain[30:], n + 50))
+    run.begin()
+    assert counters_of(run)["deep"] == 0, "there are more deep levels than are counted whole"
+    run.step(deletes(chain, n + 50))
+    run.begin()
+    assert counters_of(run)["deep"] == 3
+    monkeypatch.setattr(count_runs, "_DEEP_SHARE", 40)
+    for _ in range(2):
+        run.program.move(run.graph)
+    assert counters_of(run)["deep"] == 3, "it is known of counts that were brought, too"
+    run.step(inserts([(2, v) for v in middle], n + 50))
     forget_kernels()
 
 

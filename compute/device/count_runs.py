@@ -65,10 +65,10 @@ COUNT_COUNTERS: Final = np.dtype(
     [
         ("receiving", np.uint64, 12),
         ("telling", np.uint64, 12),
-        *((name, np.uint64) for name in ("saturated", "pulled", "unused_sum")),
-        *((name, np.uint32) for name in ("seeds", "changed")),
+        *((name, np.uint64) for name in ("saturated", "pulled")),
+        *((name, np.uint32) for name in ("looked", "deepest", "seeds", "changed")),
         ("queued", np.uint32, 3),
-        *((name, np.uint32) for name in ("above", "most", "barrier", "late", "deeper", "next", "unused")),
+        *((name, np.uint32) for name in ("above", "most", "barrier", "late", "deeper", "next", "deep")),
         ("told", np.uint64, 8),
         ("unused_word", np.uint64),
         ("handed", COUNT_HANDED),
@@ -90,6 +90,9 @@ def count_kernels() -> Kernels:
     return Kernels(SOURCES, weighted=False)
 
 
+assert COUNT_COUNTERS.fields is not None
+_DEEP_AT = COUNT_COUNTERS.fields["deep"][1] // 4
+
 _ENTRY_BYTES = 16
 _NO_LEVEL = 0xFFFF_FFFF
 # Columns grow by this factor.
@@ -98,6 +101,9 @@ _ROOM = 1.5
 CHANGES_SHARE, CHANGES_LEAST = 16, 4096
 # All levels that are left are counted anew when differences and rows come to this share of all arcs, and so many.
 MOST_SHARE, MOST_LEAST = 0.1, 16384
+
+# Of counting.cuh.
+_DEEP_LEVELS, _DEEP_SHARE = 8, 128
 
 # After so many updates levels are left most often.
 FOLLOWED_LEAST = 1 << 15
@@ -130,7 +136,7 @@ assert len(CountRun._fields) * 2 == N_TOLD
 
 
 class _ByVertex(NamedTuple):
-    """``room`` entries each, and one more of ``ends``; see struct CountJob."""
+    """``room`` entries each, one more of ``ends``, of ``levels`` up to a multiple of 4; see struct CountJob."""
 
     room: int
     levels: DeviceArray
@@ -206,7 +212,7 @@ class CountRuns:
             if before is None or n_vertices > before.room:
                 made = _made(max(1, n_vertices) if before is None else max(n_vertices, int(_ROOM * before.room)))
                 if before is not None:
-                    made.levels[: before.room] = before.levels
+                    made.levels[: before.levels.size] = before.levels
                     made.paths[: before.room] = before.paths
                 self._fetch.reserve(made.paths.nbytes)
             if long_bytes > long_rows.size:
@@ -373,6 +379,8 @@ class CountRuns:
         there = self._there
         self._saturated = int(np.count_nonzero(counts >= LIMIT))
         self._again = None
+        deep = np.array([_first_deep_of(levels)], np.uint32)
+        self._counters.view(np.uint32)[_DEEP_AT : _DEEP_AT + 1].set(deep, stream=self._stream)
         there.levels[: levels.size].set(np.ascontiguousarray(levels), stream=self._stream)
         there.paths[: counts.size].set(np.ascontiguousarray(counts), stream=self._stream)
 
@@ -381,9 +389,18 @@ def _edges_max(device: DeviceSide) -> int:
     return max(MOST_LEAST, int(MOST_SHARE * device.n_arcs))
 
 
+def _first_deep_of(levels: Vertices) -> int:
+    """What ``note_deep`` of ``counting.cuh`` finds: the first of the last levels that have few vertices, or 0."""
+    reached = levels[levels != _NO_LEVEL]
+    most = int(reached.max(initial=0))
+    below = np.cumsum(np.bincount(most - reached, minlength=_DEEP_LEVELS)[:_DEEP_LEVELS])
+    n_deep = min(int(np.count_nonzero(below <= levels.size // _DEEP_SHARE)), most - 1)
+    return most - n_deep + 1 if 0 < n_deep < _DEEP_LEVELS else 0
+
+
 def _made(room: int) -> _ByVertex:
     changes_room = min(room, max(CHANGES_LEAST, room // CHANGES_SHARE))
-    levels = allocate(room, np.uint32)
+    levels = allocate(-(-room // 4) * 4, np.uint32)
     levels.fill(_NO_LEVEL)
     return _ByVertex(
         room,
