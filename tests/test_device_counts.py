@@ -24,6 +24,9 @@ from graphtide.compute.program import Refresh
 from graphtide.gpma.edges import Op
 from graphtide.partition.graph import Graph
 
+# What counters keep from run to run.
+KEPT = {"barrier", "told", "deep", "handed", "left"}
+
 
 class CountsRun(TwinRun):
     """A graph on host and device, and counts twice: ``program`` on the device, and ``host`` from scratch."""
@@ -66,6 +69,24 @@ class CountsRun(TwinRun):
         assert self.column.tolist() == self.host.columns()["count"][:n].tolist()
         assert self.program.scalars() == self.host.scalars()
         assert self.program.audit(self.graph) == []
+        if self.program.on_device:
+            self.check_scratch()
+
+    def check_scratch(self) -> None:
+        """What runs begin with is as they expect it, and levels are those of the search."""
+        from graphtide.compute.device.count_runs import COUNT_COUNTERS
+
+        runs, n = self.program._runs, self.graph.n_vertices
+        if runs is None or runs._by_vertex is None:
+            return
+        there = runs._by_vertex
+        for name in ("deltas", "roles", "ends"):
+            assert not getattr(there, name).get(stream=self.graph.device.stream).any(), name
+        levels = there.levels.get(stream=self.graph.device.stream)
+        assert np.array_equal(levels[:n], self.program.host.levels[:n]) and (levels[n:] == 0xFFFF_FFFF).all()
+        counters = runs._counters.get(stream=self.graph.device.stream).view(COUNT_COUNTERS)[0]
+        for name in COUNT_COUNTERS.names or ():
+            assert name in KEPT or not np.any(counters[name]), name
 
 
 @pytest.fixture
