@@ -880,17 +880,19 @@ struct Counting : Run<CountJob> {
                     deep_ones |= u32(may_be) << (4 * k + j);
                 }
             }
+            const auto vertex_of = [&](u32 bit) { return u32(begin) + 128 * (bit / 4) + 4 * place.lane + bit % 4; };
+            // All lanes look at the same time whether theirs have moved.
+#pragma unroll 1
+            for (u32 mine = deep_ones; mine; mine &= mine - 1) {
+                const u32 bit = __ffs(mine) - 1, now = level_now(vertex_of(bit));
+                if (load_cached(job.levels + vertex_of(bit)) == now) deepest = max(deepest, now);
+                else deep_ones &= ~(1u << bit);
+            }
+            __syncwarp();
 #pragma unroll 1
             for (u32 left = __reduce_or_sync(ALL_LANES, deep_ones); left; left &= left - 1) {
-                const u32 bit = __ffs(left) - 1;
-                const u32 v[2] = {u32(begin) + 128 * (bit / 4) + 4 * place.lane + bit % 4, 0};
-                bool is_deep[2] = {bool(deep_ones >> bit & 1), false};
-                if (is_deep[0]) {
-                    const u32 at = level_now(v[0]);
-                    is_deep[0] = load_cached(job.levels + v[0]) == at;
-                    if (is_deep[0]) deepest = max(deepest, at);
-                }
-                __syncwarp();
+                const u32 bit = __ffs(left) - 1, v[2] = {vertex_of(bit), 0};
+                const bool is_deep[2] = {bool(deep_ones >> bit & 1), false};
                 found.add(job.seeds, &counters->deeper, is_deep, v);
             }
         }
@@ -920,8 +922,8 @@ struct Counting : Run<CountJob> {
         if (is_much && place.thread == 0) store_cached(&counters->deep, 0u);
     }
 
-    // Counts vertices of this level along their in-rows: of the first ones those that have moved, of the others those that
-    // are on it.
+    // Counts vertices of this level along their in-rows: of the first ones those that have moved, of the others, which have
+    // not, those that are on it.
     __device__ __forceinline__ void count_by_rows(const Chosen& chosen)
     {
         const RowsApart apart = {in};

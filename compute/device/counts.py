@@ -101,6 +101,8 @@ class DeviceSSPaths(DeviceProgram, of=SSPaths):
 
     def _take(self, runs: CountRuns, run: CountRun, crew: Crew) -> Vertices:
         """Take over what a run changed; the vertices with another count."""
+        if not run.changed:
+            return _NONE
         self.host.count_saturated(run.saturated)
         counts, listed = self.host.counts, runs.changes(run)
         if listed is not None:
