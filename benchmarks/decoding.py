@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 from report import machine, save, show
 
+from graphtide.daemon.ingest.arrow_extra import is_readable
 from graphtide.daemon.ingest.decode import Decoder, warm_up
-from graphtide.daemon.ingest.decode_arrow import is_readable
 from graphtide.daemon.ingest.named_columns import NamedColumns
 from graphtide.daemon.ingest.registry import Schema
 from graphtide.daemon.records.encode import encode_msgpack

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from graphtide.daemon.tools.generate import distinct, rmat_pairs
-from graphtide.gpma.edges import EdgeBatch, EdgeList, Keys, Weights, pack
+from graphtide.daemon.tools.generate import rmat_pairs
+from graphtide.gpma.edges import EdgeBatch, EdgeList, Keys, Weights, distinct, pack
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 EDGES_PER_VERTEX = 16

@@ -122,7 +122,7 @@ def _named(kind: str, problem: str) -> Iterator[None]:
     try:
         yield
     except ProgramError as error:
-        raise ProgramError(f"{kind}: {error}", error.parameter) from error
+        raise type(error)(f"{kind}: {error}", error.parameter) from error
     except Exception as error:
         raise ProgramError(f"{kind} {problem}: {type(error).__name__}: {_cause(error)}") from error
 

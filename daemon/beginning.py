@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..ops.metrics import Metrics
@@ -84,6 +84,41 @@ class Beginning:
             self._source_state = checkpoint.arrays["source/state"].tobytes()
         return checkpoint
 
+    def foresee(self, memory: WithinBudget) -> None:
+        """Where the newest checkpoint says that it is of other settings, try to restore it now: whoever is told so
+        only when kernels are compiled has waited a minute for it.
+
+        Raises:
+            CheckpointError, MemoryError, Stopped: as ``restorable``.
+        """
+        identity = self._store.newest_identity()
+        if identity is None or "source" not in identity or self._config.checkpoint.on_mismatch == "discard":
+            return
+        try:
+            self._require_settings(identity)
+        except CheckpointError:
+            self.restorable(memory)  # what is damaged, or empty, keeps nobody from starting
+
+    def _require_settings(self, identity: Mapping[str, Any]) -> None:
+        """
+        Raises:
+            CheckpointError: a checkpoint of this identity is of another graph, or of another source as far as that
+                is known before anybody is reached.
+        """
+        kind = self._config.source.kind
+        saved, present = identity["source"], {"kind": kind}
+        if saved.get("kind") == kind == "spool":
+            present = self._source.identity()
+        else:
+            saved = {"kind": saved.get("kind")}
+        # First, and alone: of another source the graph may be another, too.
+        require_same({"source": saved}, {"source": present}, self._store.path)
+        require_same(
+            {part: is_ for part, is_ in identity.items() if part != "source"},
+            {part: is_ for part, is_ in self.identity.items() if part != "source"},
+            self._store.path,
+        )
+
     def _usable(self, memory: WithinBudget) -> Checkpoint | None:
         store = self._store
         checkpoint = store.newest_good(self._advance_unless_stopped, memory)
@@ -92,17 +127,14 @@ class Beginning:
         if checkpoint.is_empty:  # whatever was meant to come of it
             return checkpoint if "source" in checkpoint.identity else None
         discard = self._config.checkpoint.on_mismatch == "discard"
-        present = dict(self.identity)
         if discard:
             self._health.enter("waiting")
-            present["source"] = self._source_identity(self._health.wait_for)
+            present = {"source": self._source_identity(self._health.wait_for)}
         try:
             _require_source(checkpoint, store)
-            # Its kind is known before anybody is reached, and no answers are given until then of another graph.
-            of = {"source": {"kind": checkpoint.identity["source"].get("kind")}}
-            require_same(of, {"source": {"kind": self._config.source.kind}}, store.path)
-            saved = {part: is_ for part, is_ in checkpoint.identity.items() if part != "source" or part in present}
-            require_same(saved, present, store.path)
+            self._require_settings(checkpoint.identity)
+            if discard:
+                require_same({"source": checkpoint.identity["source"]}, present, store.path)
         except CheckpointError as error:
             if not discard:
                 raise

@@ -278,19 +278,7 @@ class Contents:
         restored = set()
         for program in [] if self.numbering["renumbered"] else programs:
             go_on()
-            saved, present = checkpoint.programs.get(program.id), self.specs[program.id]
-            if saved != present:
-                what = "is new" if saved is None else f"was {_shown(saved)} and is now {_shown(present)}"
-                log.info("program %s %s: it is computed from scratch", program.id, what)
-                continue
-            try:
-                program.restore(checkpoint.part(f"program/{program.id}"), self.graph)
-                require_publishable(program, self.graph.n_vertices)
-            except MemoryError:  # to start over would take more
-                raise
-            except Exception as error:  # of an older version, say: the graph is what counts
-                log.warning("program %s: its saved state is of no use and it starts over: %s", program.id, error)
-            else:
+            if self._restore(program, checkpoint):
                 restored.add(program.id)
         go_on()
         log.info(
@@ -300,6 +288,23 @@ class Contents:
             time.perf_counter() - started,
         )
         return frozenset(restored)
+
+    def _restore(self, program: Program, checkpoint: Checkpoint) -> bool:
+        """Take over the state of a program; False: there is none that is of use."""
+        saved, present = checkpoint.programs.get(program.id), self.specs[program.id]
+        if saved != present:
+            what = "is new" if saved is None else f"was {_shown(saved)} and is now {_shown(present)}"
+            log.info("program %s %s: it is computed from scratch", program.id, what)
+            return False
+        try:
+            program.restore(checkpoint.part(f"program/{program.id}"), self.graph)
+            require_publishable(program, self.graph.n_vertices)
+        except MemoryError:  # to start over would take more
+            raise
+        except Exception as error:  # of an older version, say: the graph is what counts
+            log.warning("program %s: its saved state is of no use and it starts over: %s", program.id, error)
+            return False
+        return True
 
     def resolve(self, sources: Sequence[ExternalId]) -> Vertices:
         kind = self._config.graph.vertex_ids

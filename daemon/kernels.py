@@ -32,7 +32,7 @@ import numba as nb
 
 from ..compute import registry
 from ..compute.program import ProgramError
-from ..gpma import copying, runtime
+from ..gpma import copying, runtime, unused_kernels
 from ..gpma.cores import usable_cores
 from ..gpma.host import array as pma
 from ..gpma.host import snapshot
@@ -50,8 +50,14 @@ from .records import placement
 
 log = logging.getLogger(__name__)
 
-REPORT_SECONDS = 5.0
+REPORT_SECONDS = 10.0
 """How often a log hears how compiling goes on."""
+LEFT_MAX = 4
+"""Parts that are left are named when they are no more: before, most of them wait for each other."""
+
+KERNELS_BESIDE, KERNELS_A_PROGRAM = 400, 100
+"""About how many are compiled into an empty cache: by all but the programs, and by each of these. How many there
+will be is known only when all is compiled, and whole parts are ready late."""
 
 ELSEWHERE = "elsewhere about 140 s of processor time, which all cores share"
 """How long it took somewhere, with BFS, components and PageRank: of the processor, since seconds on the clock say
@@ -119,6 +125,11 @@ class Needs:
             *([("classes of rows", classes.warm_up)] if self.rows_move else []),
         ]
 
+    @property
+    def n_kernels(self) -> int:
+        """About how many there are."""
+        return KERNELS_BESIDE + KERNELS_A_PROGRAM * len(self._programs())
+
     def load_programs(self) -> None:
         """Have the kernels of the programs alone."""
         for _, work in self._programs():
@@ -140,25 +151,35 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far compiling is: parts done and in all, kernels begun, the parts that are left, seconds so far."""
+    """How far compiling is: parts done and in all, kernels begun and about how many there may be, the parts that
+    are left, seconds so far."""
 
     done: int
     total: int
     kernels: int
+    expected: int
     left: list[str]
     seconds: float
 
+    @property
+    def share(self) -> float:
+        """From 0 to 1; by parts where kernels are found in the cache."""
+        by_kernels = min(self.kernels / self.expected, 0.99) if self.left else 1.0
+        return max(by_kernels, self.done / self.total if self.total else 0.0)
+
     def __str__(self) -> str:
-        left = f"; left: {', '.join(self.left)}" if self.left else ""
-        return f"{self.done} of {self.total} parts, {self.kernels} kernels{left}"
+        left = f"; left: {', '.join(self.left)}" if 0 < len(self.left) <= LEFT_MAX else ""
+        kernels = f"{self.kernels} of up to {max(self.expected, self.kernels)} kernels"
+        return f"{kernels}, {self.done} of {self.total} parts{left}"
 
 
 class Stopped(BaseException):
     """What was begun is not wanted any more: a start, say, that ends before there is anything to shut down."""
 
 
-def prepare(needs: Needs, stop: threading.Event, report: Callable[[Progress], None]) -> None:
-    """Load every kernel, compiling first what is not in the cache.
+def prepare(needs: Needs, stop: threading.Event, report: Callable[[Progress], None]) -> int | None:
+    """Load every kernel, compiling first what is not in the cache. Returns how many were compiled; None: all were
+    there.
 
     ``report`` is called when compiling begins, and several times a second while it goes on.
 
@@ -171,15 +192,16 @@ def prepare(needs: Needs, stop: threading.Event, report: Callable[[Progress], No
     try:
         with only_from_cache():
             _load(needs)
-        return
+        return None
     except Missing:
         pass
+    compiled = 0
     if isinstance(unusable := shipped(), str):
         log.info("the kernels that came with graphtide are not used: %s", unusable)
     folder = runtime.cache_directory()
     if runtime.is_writable(folder):
-        log.info("compiling kernels for this machine, once (%s), into %s", ELSEWHERE, folder)
-        _compile_aside(needs, stop, report)
+        log.info("compiling kernels for this machine, once (all of them: %s), into %s", ELSEWHERE, folder)
+        compiled = _compile_aside(needs, stop, report)
     else:
         log.warning("kernels are compiled at every start: no folder for them can be written, as %s cannot", folder)
 
@@ -187,11 +209,17 @@ def prepare(needs: Needs, stop: threading.Event, report: Callable[[Progress], No
         if stop.is_set():
             raise Stopped
 
-    with listening(MISSING, unless_stopped), listening(COMPILE, unless_stopped):
+    def compiles() -> None:
+        nonlocal compiled
+        unless_stopped()
+        compiled += 1
+
+    with listening(MISSING, unless_stopped), listening(COMPILE, compiles):
         try:
             _load(needs)
         finally:
             unless_stopped()  # the compiler may have taken that for a mistake of a kernel
+    return compiled
 
 
 def prepare_program(needs: Needs, stop: threading.Event) -> None:
@@ -213,6 +241,22 @@ def prepare_program(needs: Needs, stop: threading.Event) -> None:
     needs.load_programs()
 
 
+def forget_unused() -> None:
+    """Remove from the cache what no start has used for long, in the background: the disk may be slow."""
+
+    def forget() -> None:
+        folder = runtime.cache_directory()
+        removed = unused_kernels.forget_unused(folder)
+        if removed:
+            days = unused_kernels.KEPT_S / unused_kernels.DAY_S
+            log.info(
+                "%d files of kernels that nobody has used for %d days were removed from %s", removed, days, folder
+            )
+
+    with contextlib.suppress(RuntimeError):  # the system grants no thread: another time, then
+        threading.Thread(target=forget, name="unused-kernels", daemon=True).start()
+
+
 def _load(needs: Needs) -> None:
     try:
         for _, work in needs.steps():
@@ -224,8 +268,9 @@ def _load(needs: Needs) -> None:
 # -- the side of the daemon -----------------------------------------------------------------------------------
 
 
-def _compile_aside(needs: Needs, stop: threading.Event, report: Callable[[Progress], None]) -> None:
-    """Have all compiled by another process and its workers; returns when they have ended, whatever came of it.
+def _compile_aside(needs: Needs, stop: threading.Event, report: Callable[[Progress], None]) -> int:
+    """Have all compiled by another process and its workers; returns when they have ended, whatever came of it, how
+    many kernels they began.
 
     Raises:
         Stopped: as ``prepare``.
@@ -251,7 +296,8 @@ def _compile_aside(needs: Needs, stop: threading.Event, report: Callable[[Progre
                 if stop.is_set():
                     raise Stopped
                 seconds = time.monotonic() - started
-                report(Progress(len(names) - len(left), len(names), kernels, list(left), seconds))
+                done = len(names) - len(left)
+                report(Progress(done, len(names), kernels, needs.n_kernels, list(left), seconds))
                 if not select.select([compiler.stdout], [], [], _LOOK_SECONDS)[0]:
                     continue
                 came = os.read(compiler.stdout.fileno(), 1 << 16)
@@ -271,6 +317,7 @@ def _compile_aside(needs: Needs, stop: threading.Event, report: Callable[[Progre
             status = compiler.wait()
     if left:
         log.warning("compiling side by side ended early (status %d); this process goes on alone", status)
+    return kernels
 
 
 # -- the side of the compiler ---------------------------------------------------------------------------------

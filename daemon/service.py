@@ -25,7 +25,6 @@ from .config.sections.server import TlsConfig
 from .config.settings import Config
 from .contents import Contents, kernels_of
 from .engine.ad_hoc import AdHoc
-from .engine.asked import EngineAsked
 from .engine.auditing import BackgroundAudit
 from .engine.beside import Beside, GivenUp, ReadyKernels
 from .engine.keeping import Keeping
@@ -61,7 +60,9 @@ from .memory import INDEX, MemoryGuard, WithinBudget, telling
 from .observing import Observing, ingested
 from .outgoing.make import make_writer
 from .outgoing.writer import Writer
+from .places import require_places
 from .priority import give_way
+from .records.asked import AnswerAside
 from .records.stream import Partition, offsets_from_wire
 from .serve.endpoint import Exposition
 from .serve.listening import Doors, TlsFiles
@@ -180,15 +181,17 @@ class Service:
     def reserve(self) -> None:
         """Take what only one daemon can have: the checkpoint folder, and the addresses.
 
-        Whoever cannot have them, or whose files of secrets cannot be used, is told so before kernels are compiled
-        and a graph is restored.
+        Whoever cannot have them, or whose places or files of secrets cannot be used, is told so before kernels are
+        compiled and a graph is restored; so is whose newest checkpoint is of other settings.
 
         Raises:
-            CheckpointError: the folder cannot be used, or another daemon has it.
-            ConfigError: an address, a certificate or a file of tokens cannot be used.
+            CheckpointError: the folder cannot be used, another daemon has it, or its newest checkpoint may not be
+                used.
+            ConfigError: an address, a folder, a certificate or a file of tokens cannot be used.
         """
         server, checkpoint = self.config.server, self.config.checkpoint
         server.read_tokens(), server.read_admin_tokens()
+        require_places(self.config)
         self.store = CheckpointStore(checkpoint.path, keep=checkpoint.keep)
         self._stack.callback(self.store.close)
         self.doors = Doors(
@@ -199,6 +202,10 @@ class Service:
             socket_group=server.socket_group,
         )
         self._stack.callback(self.doors.close)
+        self.source = make_source(self.config)
+        self._stack.callback(self.source.close)
+        self.beginning = Beginning(self.config, self.store, self.source, self.health, self._stop)
+        self.beginning.foresee(self.within_budget)
 
     def startup(self) -> None:
         """Restore, publish the first epoch, begin to answer, begin to read.
@@ -210,9 +217,6 @@ class Service:
         4. Start to read the source (an outage there delays only fresh data).
         """
         config, store = self.config, self.store
-        self.source = make_source(config)
-        self._stack.callback(self.source.close)
-        self.beginning = Beginning(config, store, self.source, self.health, self._stop)
         self.card = card_of(config.device) if config.uses_device and self._lost is None else None
         if self._lost is not None:
             log.error(
@@ -256,6 +260,7 @@ class Service:
             self.graph.n_edges,
             ", ".join([*self.link.addresses, *self.link.http_addresses]),
         )
+        kernels.forget_unused()
 
     def _compute_programs(self) -> None:
         """Have those that no checkpoint restored, and the first epoch.
@@ -373,26 +378,6 @@ class Service:
         standing = Standing(self.engine.programs, self._contents.specs, self._kept.programs)
         for id, (spec, reason) in self._contents.left_out.items():
             standing.expect(id, spec["name"], spec, "quarantined", reason)
-        checkpoints = Checkpointer(
-            graph=self.graph,
-            index=self.index,
-            programs=standing.fresh,
-            program_specs=self._contents.specs,
-            position=self.position,
-            identity=self.beginning.identity,
-            dead_letters=self.dead_letters,
-            store=store,
-            metrics=self.metrics,
-            interval_s=config.checkpoint.interval,
-            on_checkpoint=lambda offsets: self._checkpointed(offsets, store),
-            has_beginning=self.beginning.newest is not None,
-            source_state=self.source.state,
-            newest=self.beginning.newest,
-            facts=self._facts,
-            requested=requested,
-            window=self.window,
-            keyed=self.keyed,
-        )
         background_audit = BackgroundAudit(
             Auditor(self.graph, self.engine, self.link.published),
             self.metrics,
@@ -411,7 +396,7 @@ class Service:
             recording=Recording(self.order, self._stop, self.health.turn),
             link=self.link,
             metrics=self.metrics,
-            checkpoints=checkpoints,
+            checkpoints=self._make_checkpointer(standing, store, requested),
             memory=self.memory,
             background_audit=background_audit,
             health=self.health,
@@ -430,14 +415,38 @@ class Service:
             full_audit=config.audit.full_every_epoch,
         )
 
+    def _make_checkpointer(
+        self, standing: Standing, store: CheckpointStore, requested: RequestedCheckpoints
+    ) -> Checkpointer:
+        return Checkpointer(
+            graph=self.graph,
+            index=self.index,
+            programs=standing.fresh,
+            program_specs=self._contents.specs,
+            position=self.position,
+            identity=self.beginning.identity,
+            dead_letters=self.dead_letters,
+            store=store,
+            metrics=self.metrics,
+            interval_s=self.config.checkpoint.interval,
+            on_checkpoint=lambda offsets: self._checkpointed(offsets, store),
+            has_beginning=self.beginning.newest is not None,
+            source_state=self.source.state,
+            newest=self.beginning.newest,
+            facts=self._facts,
+            requested=requested,
+            window=self.window,
+            keyed=self.keyed,
+        )
+
     def _make_rebalancing(self, storage: Storage) -> Rebalancing | None:
         """Who moves rows between the host and the device, where each row is on one side."""
         if self._contents.room() is None:
             return None
         return Rebalancing(self.graph, storage.gate, self._contents.room, self.metrics, self.config.partition)
 
-    def _make_asked(self) -> EngineAsked:
-        """Who answers for programs at run time, and for the placement of rows."""
+    def _make_asked(self) -> Mapping[str, AnswerAside]:
+        """What answers each request about programs at run time, and about the placement of rows."""
         config, limits = self.config, self.config.server.limits
         beside = Beside(
             self.pipeline,
@@ -449,14 +458,22 @@ class Service:
             config.compute.nice,
             config.compute.place,
         )
-        ad_hoc = AdHoc(beside, self.metrics, limits.ad_hoc_max)
+        ad_hoc = AdHoc(beside, self.metrics, limits.ad_hoc_max, limits.ad_hoc_compiled_max)
         may_try = config.uses_device and config.device.enabled != "off"
         try_device = self._wants_device.set if may_try else None
         steering = Steering(self.pipeline, self.index, config.partition, try_device)
         self.pipeline.asked = lambda: {"ad_hoc": ad_hoc.stats()}
         configured = [program.id for program in config.program]
         keeping = Keeping(beside, self._kept, configured, self.metrics, limits.kept_max)
-        return EngineAsked(ad_hoc, keeping, steering)
+        return {
+            "compute": ad_hoc.compute,
+            "keep": keeping.keep,
+            "drop": keeping.drop,
+            "placement": steering.placement,
+            "rebalance": steering.rebalance,
+            "freeze": steering.freeze,
+            "device": steering.device,
+        }
 
     def _prepare(self, kind: str, given: Mapping[str, Any], given_up: threading.Event) -> None:
         """Have the kernels of a program that comes at run time.
@@ -496,7 +513,6 @@ class Service:
             limits=server.limits,
             tokens=server.read_tokens(),
             admin_tokens=server.read_admin_tokens(),
-            tls=_tls_files(server.tls),
             python_modules=self.config.compute.python_modules,
             template=self._template,
             crew=self.graph.crew,

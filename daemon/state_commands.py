@@ -68,7 +68,7 @@ def export(
 
     for path in (file, vertices):
         if path is not None:
-            exporting.check_suffix(path)
+            exporting.check_target(path)
     if address is not None:
         with client_of(address, token, token_file, tls, tls_ca, tls_cert, tls_key) as client:
             folder = checkpoints.made_by_daemon(client, epoch, timeout)

@@ -28,13 +28,16 @@ def warm_up(config: Config, stop: threading.Event, advance: Callable[[float], No
     with _shown_progress() if progress else _logged_progress() as show:
 
         def report(now: kernels.Progress) -> None:
-            advance(now.done / now.total if now.total else 0.0)
+            advance(now.share)
             show(now)
 
-        kernels.prepare(kernels.Needs.of(config), stop, report)
+        compiled = kernels.prepare(kernels.Needs.of(config), stop, report)
+    # Whether this start compiled any is what an operator asks of one that took long.
+    how = {None: "none had to be compiled", 0: "another process compiled what was missing"}
     log.info(
-        "kernels are ready after %.1f s (cache %s)",
+        "kernels are ready after %.1f s (%s; cache %s)",
         time.monotonic() - started,
+        how.get(compiled, f"{compiled} compiled"),
         runtime.cache_directory(),
     )
 
@@ -45,10 +48,11 @@ def _shown_progress() -> Iterator[Callable[[kernels.Progress], None]]:
     from .terminal import progress  # loads Rich, which a daemon that nobody looks at does without
 
     with progress() as bar:
-        task = bar.add_task("compiling kernels (once; cached afterwards)", total=None)
+        task = bar.add_task("compiling kernels", total=None)
 
         def show(now: kernels.Progress) -> None:
-            bar.update(task, total=now.total, completed=now.done, description=f"compiling kernels ({now.kernels})")
+            parts = f"compiling kernels (once; {now.done} of {now.total} parts)"
+            bar.update(task, total=now.expected, completed=round(now.share * now.expected), description=parts)
 
         yield show
 

@@ -34,7 +34,7 @@ from numba.core import event
 from numba.core.caching import FunctionCache, NullCache
 from numba.core.runtime.nrt import rtsys
 
-from . import made_of, shipped
+from . import made_of, shipped, unused_kernels
 from .relied_on import lacking
 
 MISSING = "graphtide:missing"
@@ -168,6 +168,12 @@ class SharedCache(FunctionCache):
         return found
 
     def _load(self, sig: Any, target_context: Any) -> Any:
+        found = self._found(sig, target_context)
+        if found is not None:
+            unused_kernels.note_use(self._cache_file._index_path)
+        return found
+
+    def _found(self, sig: Any, target_context: Any) -> Any:
         try:
             if self._lazy:
                 # Numba would first load all that its compiler needs, for as long as our kernels take.

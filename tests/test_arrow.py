@@ -14,7 +14,7 @@ from sampling import examples
 
 from graphtide.daemon.config.load import from_tables
 from graphtide.daemon.errors import ConfigError
-from graphtide.daemon.ingest import decode_arrow, sources
+from graphtide.daemon.ingest import arrow_extra, decode_arrow, sources
 from graphtide.daemon.ingest.decode import REASONS, Decoder
 from graphtide.daemon.records.encode import encode_msgpack
 from graphtide.daemon.records.encodings import encoding_of
@@ -282,7 +282,7 @@ def test_without_pyarrow_the_reason_is_clear(monkeypatch: pytest.MonkeyPatch) ->
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", missing)
-    for module in (decode_arrow, doctor):
+    for module in (arrow_extra, doctor):
         monkeypatch.setattr(module, "find_spec", lambda name: None)
     (bad,) = decode(stream(EDGES)).bad
     assert bad.reason == "unknown-encoding" and "pip install 'graphtide[arrow]'" in bad.detail

@@ -83,6 +83,19 @@ class Waits(Triangles):
 
 
 @register
+class Passes(Waits):
+    # One that takes a pass after the other, until it is broken off.
+    kind = "passes"
+
+    def start(self, graph):
+        while graph.n_vertices > 20 and not self.gate.exists():
+            graph.team.require_wanted()
+            self.gate.with_suffix(".begun").touch()
+            time.sleep(0.005)
+        return super().start(graph)
+
+
+@register
 class Cuts(Triangles):
     kind = "cuts"
 
@@ -230,6 +243,14 @@ def client(life: Life) -> Iterator[Client]:
 def gate(folder: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
     """A file that programs wait for; it is there at the end."""
     found = folder / f"{request.node.name}.gate"
+    yield found
+    found.touch()
+
+
+@pytest.fixture
+def other(gate: Path) -> Iterator[Path]:
+    """Another such file."""
+    found = gate.with_name(f"other-{gate.name}")
     yield found
     found.touch()
 
@@ -396,6 +417,25 @@ def test_runs_take_turns_and_end_with_their_client(life: Life, client: Client, g
     until(lambda: client.stats()["ad_hoc"]["outcomes"]["answered"] > before["answered"])  # of a later epoch, maybe
     after = client.stats()["ad_hoc"]["outcomes"]
     assert after["failed"] == before["failed"]
+
+
+def test_a_run_is_broken_off_between_two_passes_when_its_client_is_gone(
+    life: Life, client: Client, gate: Path
+) -> None:
+    with raw(life.daemon.address) as connection:
+        connection.socket.sendall(msgpack.packb([0, 1, "compute", [{"program": "passes", "gate": str(gate)}]]))
+        until(lambda: has_begun(gate))
+    assert client.compute("triangles", timeout_ms=300_000).scalars["triangles"] >= 0, "it had the only place"
+    assert not gate.exists()
+
+
+def test_one_that_is_to_be_kept_is_broken_off_when_it_is_dropped(client: Client, gate: Path, other: Path) -> None:
+    client.keep("passes", {"gate": str(gate)}, id="endless")
+    until(lambda: has_begun(gate))
+    client.drop("endless")
+    client.keep("passes", {"gate": str(other)}, id="next")  # one is computed at a time
+    until(lambda: has_begun(other))
+    assert not gate.exists()
 
 
 def _is_given_up(client: Client) -> bool:

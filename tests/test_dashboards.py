@@ -91,6 +91,30 @@ def test_every_panel_says_what_it_shows_and_asks_the_chosen_source_and_instance(
             assert selectors and all('instance=~"$instance"' in selector for selector in selectors), title
 
 
+def test_what_is_shown_has_the_unit_of_its_metric() -> None:
+    """On an axis of its own where others of the panel have another: seconds are no line beside millions."""
+    rates = {"ops", "reqps", "cps"}
+    for title, panel in panels():
+        own = panel["fieldConfig"]["defaults"]["unit"]
+        overrides = {each["matcher"]["options"]: each["properties"] for each in panel["fieldConfig"]["overrides"]}
+        assert len(overrides) < len(panel["targets"]), f"{title}: nothing has its unit"
+        for target in panel["targets"]:
+            properties = {item["id"]: item["value"] for item in overrides.get(target["refId"], [])}
+            assert not properties or properties["custom.axisPlacement"] == "right", title
+            expression, unit = target["expr"], properties.get("unit", own)
+            (name, *_) = re.findall(r"\b(?:graphtide|process)_\w+", expression)
+            if " / " in expression:
+                allowed = {"short"}
+            elif "rate(" in expression and "histogram_quantile" not in expression:
+                of_time_or_size = () if name.endswith("_count") else ("_seconds", "_bytes")
+                kind = next((kind for kind in of_time_or_size if kind in name), "")
+                allowed = {"_seconds": {"percentunit"}, "_bytes": {"Bps"}}.get(kind, rates)
+            else:
+                kinds = {"_seconds": {"s"}, "_bytes": {"bytes"}, "_ratio": {"percentunit"}}
+                allowed = next((units for kind, units in kinds.items() if kind in name), {"short"})
+            assert unit in allowed, f"{title}: {expression} is shown in {unit!r}"
+
+
 def test_every_metric_of_the_dashboards_and_rules_is_declared() -> None:
     declared = {metric.name for metric in Metrics().declared}
     text = RULES.read_text("utf-8") + " ".join(expression for _, expression in queries())

@@ -130,6 +130,8 @@ def test_letters_go_to_a_spool_as_what_they_were(tmp_path: Path) -> None:
         replay_to_spool([letter(3, b"a", headers=csv), letter(4, b"?")], tmp_path / "none", None)
     assert not (tmp_path / "none").exists()
     assert "either DIR" in refused("count", code=2)
+    for command in ("count", "list"):
+        assert refused(command, tmp_path / "dead", "--reason", "bad-op", code=0) == dead_letters.NONE
     assert "either --spool" in refused("replay", tmp_path / "dead", code=2)
 
 

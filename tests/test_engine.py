@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import itertools
 import os
@@ -42,6 +43,7 @@ from graphtide.compute.program import (
 )
 from graphtide.gpma.edges import NO_VERTEX, EdgeBatch, Op, Vertices, destinations, sources
 from graphtide.gpma.index.id_order import IdOrder, order_of
+from graphtide.gpma.index.vertex_index import VertexIndex
 from graphtide.gpma.team import BrokenOff
 from graphtide.partition.existence import VertexOps
 from graphtide.partition.graph import Graph, GraphChange
@@ -419,16 +421,23 @@ def test_what_is_broken_off_is_no_failure_of_a_program_and_none_begins_after_tha
     engine.close()
 
 
-def test_a_program_that_is_broken_off_within_is_not_quarantined(graph: Graph) -> None:
-    pagerank = registry.make_program("pagerank", None, {})
+@pytest.mark.parametrize("kind", ["pagerank", "cdlp"])
+def test_a_program_that_is_broken_off_within_is_not_quarantined(kind: str) -> None:
+    index = VertexIndex.create("int")
+    index.insert(np.arange(200))
+    with contextlib.closing(Graph(weighted=False, in_edges=True)) as graph:
+        _break_off_within(graph, registry.make_program(kind, None, {}, index))
+
+
+def _break_off_within(graph: Graph, program: Program) -> None:
     add(graph, *((u, v) for u in range(40) for v in (u + 1, 2 * u + 1)))
-    engine = engine_on(graph, pagerank)
+    engine = engine_on(graph, program)
     engine.start()
     change = add(graph, *((u, 3 * u) for u in range(40)))  # so many that there are passes
     graph.team.break_off()
     with pytest.raises(BrokenOff):
         engine.refresh(change)
-    assert engine.states()["pagerank"].state == "fresh"
+    assert engine.states()[program.id].state == "fresh"
     engine.close()
 
 

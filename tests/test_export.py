@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from shutil import rmtree
@@ -19,6 +19,7 @@ import networkx as nx
 import numpy as np
 import pyarrow as arrow
 import pytest
+from disks import filled, small_disk
 from pyarrow import parquet
 from running import Daemon
 from typer.testing import CliRunner
@@ -405,9 +406,22 @@ def test_a_file_whose_name_is_not_sure_to_last_is_said(tmp_path: Path, monkeypat
     assert [path.name for path in tmp_path.iterdir()] == ["g.npz"]
 
 
+def test_a_disk_that_is_full_is_said_with_the_file(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 1) as disk, filled(disk) if disk else nullcontext():
+        for name in () if disk is None else ("g.npz", "g.csv", "g.txt", "g.arrow", "g.parquet"):
+            with pytest.raises(OSError, match="No space left on device") as caught:
+                write(disk / name, {"id": np.random.default_rng(1).integers(0, 1 << 62, 10_000)}, {})
+            assert caught.value.filename == str(disk / name)
+            assert [file.name for file in disk.iterdir()] == ["filler"]
+
+
 def test_what_is_asked_wrongly_is_said_before_anything_is_done(tmp_path: Path) -> None:
-    assert "must end in one of" in refused(1, "export", "g.gml", "--checkpoint", tmp_path)
-    assert "there is no folder 'nowhere'" in refused(1, "export", "nowhere/g.npz", "--checkpoint", tmp_path)
+    assert "must end in one of" in refused(2, "export", "g.gml", "--checkpoint", tmp_path)
+    ids = ("--vertices", tmp_path / "ids.xls")
+    assert "must end in one of" in refused(2, "export", tmp_path / "g.npz", *ids, "--address", "unix:/none")
+    assert "there is no folder 'nowhere'" in refused(2, "export", "nowhere/g.npz", "--checkpoint", tmp_path)
+    (tmp_path / "g.csv").mkdir()
+    assert "is a folder" in refused(2, "export", tmp_path / "g.csv", "--checkpoint", tmp_path)
     assert "either --address" in refused(2, "export", "g.npz")
     same = ("--vertices", tmp_path / "g.npz")
     assert "a file of its own" in refused(2, "export", tmp_path / "g.npz", *same, "--checkpoint", tmp_path)

@@ -15,8 +15,10 @@ import pytest
 from waiting import until
 
 from graphtide.compute import registry
+from graphtide.daemon.engine import beside
 from graphtide.daemon.engine.beside import GivenUp, ReadyKernels
-from graphtide.daemon.engine.keeping import Keeping
+from graphtide.daemon.engine.follower import Since
+from graphtide.daemon.engine.keeping import Keeping, _Coming
 from graphtide.daemon.engine.pipeline import TIMES_INTERVAL_S, Pipeline
 from graphtide.daemon.engine.standing import Standing
 from graphtide.daemon.engine.storage import StorageGate
@@ -53,7 +55,7 @@ class Short:
     def make_ready(self, program: Any) -> None:
         self.made_ready.append((program.id, threading.current_thread().name, self.tries))
 
-    def follower(self, program: Any) -> Never:
+    def follower(self, program: Any, given_up: Any) -> Never:
         self.tries += 1
         raise MemoryError("there is none")
 
@@ -234,3 +236,27 @@ def test_whoever_waits_for_kernels_is_told_while_they_are_compiled() -> None:
     assert told == [True, "lcc", False], "once, and not of what was there at the start"
     ready("kcore", {}, WANTED)  # where nobody is to be told
     assert told[3:] == ["kcore"]
+
+
+def test_a_start_within_an_epoch_is_left_to_the_next_one_of_a_daemon_that_stops(
+    keeping: Keeping, short: Short
+) -> None:
+    joined: list[tuple[str, bool]] = []
+    short.join = lambda program, spec, *, start: joined.append((program.id, start))  # type: ignore[attr-defined]
+    short.stop = stop = threading.Event()  # type: ignore[attr-defined]
+    coming = _Coming("hops", {"name": "bfs", "source": 1})
+    keeping._join(coming, None, Since(follows=True))
+    assert joined == [("hops", True)]
+    stop.set()
+    with pytest.raises(Unavailable, match="is stopping"):
+        keeping._join(coming, None, Since(follows=True))
+    assert len(joined) == 1
+
+
+def test_what_clients_had_compiled_is_not_kept_in_mind_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beside, "READY_MAX", 3)
+    asked: list[float] = []
+    ready = ReadyKernels(lambda kind, given, given_up: asked.append(given["damping"]), [])
+    for damping in (0.1, 0.2, 0.3, 0.3, 0.4, 0.4):
+        ready("pagerank", {"damping": damping}, WANTED)
+    assert asked == [0.1, 0.2, 0.3, 0.4] and len(ready._there) <= 3

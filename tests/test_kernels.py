@@ -140,8 +140,8 @@ def test_how_compiling_goes_on_is_shown(
 
     def prepare(needs: Needs, stop: threading.Event, report: Callable[[kernels.Progress], None]) -> None:
         for done in (0, 3):
-            report(kernels.Progress(done, 12, 40 + done, ["packed arrays"], 1.0))
-            drawn = f"compiling kernels ({40 + done})"
+            report(kernels.Progress(done, 12, 40 * done, 400, ["packed arrays"], 1.0))
+            drawn = f"compiling kernels (once; {done} of 12 parts)"
             until(lambda drawn=drawn: not on_terminal or drawn in screen.getvalue())
 
     screen, shares = Terminal(), list[float]()
@@ -151,21 +151,33 @@ def test_how_compiling_goes_on_is_shown(
     monkeypatch.setattr(sys, "stderr", screen)
     with caplog.at_level(logging.INFO):
         warm_up(from_tables({}), threading.Event(), shares.append, progress=on_terminal)
-    assert shares == [0.0, 0.25]
+    assert shares == [0.0, 0.3]
     lines = [line for line in caplog.messages if line.startswith("compiling kernels: ")]
     assert lines == (
         []
         if on_terminal
         else [
-            f"compiling kernels: {done} of 12 parts, {40 + done} kernels; left: packed arrays" for done in (0, 3)
+            f"compiling kernels: {40 * done} of up to 400 kernels, {done} of 12 parts; left: packed arrays"
+            for done in (0, 3)
         ]
     )
-    assert ("3/12" in screen.getvalue()) == on_terminal
+    assert ("120/400" in screen.getvalue()) == on_terminal
 
 
 def test_progress_names_what_is_left_while_something_is() -> None:
-    assert str(kernels.Progress(1, 2, 40, ["vertices"], 1.0)) == "1 of 2 parts, 40 kernels; left: vertices"
-    assert str(kernels.Progress(2, 2, 41, [], 1.0)) == "2 of 2 parts, 41 kernels"
+    now = kernels.Progress(1, 2, 40, 60, ["vertices"], 1.0)
+    assert str(now) == "40 of up to 60 kernels, 1 of 2 parts; left: vertices"
+    assert str(kernels.Progress(2, 2, 71, 60, [], 1.0)) == "71 of up to 71 kernels, 2 of 2 parts"
+    first = kernels.Progress(0, 9, 5, 60, [*"abcdefghi"], 1.0)
+    assert str(first) == "5 of up to 60 kernels, 0 of 9 parts", "they are listed when they are few"
+
+
+def test_the_share_that_is_compiled_grows_by_kernels_and_by_parts_that_were_there() -> None:
+    def share(done: int, kernels_begun: int) -> float:
+        left = ["left"] * (4 - done)
+        return kernels.Progress(done, 4, kernels_begun, 200, left, 1.0).share
+
+    assert [share(0, 0), share(0, 50), share(2, 60), share(3, 300), share(4, 150)] == [0.0, 0.25, 0.5, 0.99, 1.0]
 
 
 @pytest.mark.sample(among="all that the cache is for")
@@ -188,11 +200,16 @@ def test_what_the_first_start_compiles_the_second_one_finds(
         daemon.start(ready_s=COLD_S)
         daemon.stop()
         first = daemon.log.read_text()
-        assert f"compiling kernels for this machine, once ({kernels.ELSEWHERE})" in first
+        assert f"compiling kernels for this machine, once (all of them: {kernels.ELSEWHERE})" in first
+        compiled_now = re.search(r"kernels are ready after [\d.]+ s \((\d+) compiled; ", first)
+        assert compiled_now is not None
+        if run_long:
+            expected = kernels.KERNELS_BESIDE + kernels.KERNELS_A_PROGRAM * len(programs)
+            assert int(compiled_now[1]) == pytest.approx(expected, rel=0.4)
         took = re.search(r"kernels are ready after ([\d.]+) s", first)
         assert took is not None
         if float(took[1]) > 2 * kernels.REPORT_SECONDS:  # fewer kernels may be ready before the first word of it
-            assert "parts, " in first, "no progress was logged"
+            assert " of up to " in first, "no progress was logged"
         after_first = compiled(cold)
         assert len(after_first) > 80
         daemon.start()
@@ -200,7 +217,8 @@ def test_what_the_first_start_compiles_the_second_one_finds(
         daemon.stop()
         daemon.start()  # from the checkpoint
         daemon.stop()
-        assert "compiling kernels" not in daemon.log.read_text().removeprefix(first)
+        later = daemon.log.read_text().removeprefix(first)
+        assert "compiling kernels" not in later and later.count("none had to be compiled") == 2
     assert compiled(cold) == after_first
     for index in {*cold.rglob("*.nbi")} - found:
         with open(index, "rb") as file:

@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import time
+import tracemalloc
 import uuid
 from collections import deque
 from pathlib import Path
@@ -35,7 +36,7 @@ from graphtide.daemon.records.event_time import NO_TIME
 from graphtide.daemon.records.placement import partition_of
 from graphtide.daemon.records.spool_format import SpoolWriter, frame
 from graphtide.daemon.records.stream import Partition, Source, UpdateBlock, offsets_from_wire
-from graphtide.daemon.tools import files as module
+from graphtide.daemon.tools import advice, arrays, files
 from graphtide.daemon.tools.destinations import KafkaDestination, ProduceFailed, SpoolDestination
 from graphtide.daemon.tools.files import Accepts, BadInput, LeftOut, concatenated, read_columns, read_updates
 from graphtide.daemon.tools.produce import REFUSED, Produced, produce, produce_files, read_files, report_left_out
@@ -177,7 +178,7 @@ def test_windows_refuse_what_has_no_time(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("compression", ["", ".gz", ".xz", ".zst", ".bz2"])
 def test_events_of_a_stream(tmp_path: Path, compression: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_BLOCK_BYTES", 20)
+    monkeypatch.setattr(files, "_BLOCK_BYTES", 20)
     text = b"I\t1\t2\t-\t5\nI\t-7\t9223372036854775807\t2.5\t6\nD\t1\t2\t-\t7\nI\t3\t4\t-\t8"
     compress = {
         "": bytes,
@@ -259,7 +260,7 @@ def test_tables_whose_first_line_names_columns_are_csv(tmp_path: Path, mark: str
 def test_a_byte_order_mark_is_no_part_of_what_begins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
 ) -> None:
-    monkeypatch.setattr(module, "_BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(files, "_BLOCK_BYTES", block_bytes)
     (tmp_path / "a.tsv").write_text("\ufeffD\t1\t2\t-\t-\nI 3 4 - -\n")
     assert [row[:3] for row in file_rows(tmp_path / "a.tsv")] == [(0, 1, 2), (1, 3, 4)]
     banner = "%%MatrixMarket matrix coordinate pattern general"
@@ -299,7 +300,7 @@ def test_a_spool_whose_disk_is_full_keeps_what_is_whole(
 ) -> None:
     """A daemon may have read that, and would wait for the rest of what is not."""
     (tmp_path / "a.el").write_text("1 2\n2 3\n3 4\n")
-    monkeypatch.setattr(module, "_BLOCK_BYTES", 4)
+    monkeypatch.setattr(files, "_BLOCK_BYTES", 4)
     flush, flushed = SpoolWriter.flush, []
 
     def full(self: SpoolWriter) -> None:
@@ -340,7 +341,7 @@ def test_a_spool_whose_disk_is_full_keeps_what_is_whole(
             "from\tto\n1\t2\n",
             1,
             "bad-id",
-            f":1: src holds 'from'; ids are 64-bit integers{module.TEXT_IDS}{module._NO_HEADER}",
+            f":1: src holds 'from'; ids are 64-bit integers{advice.TEXT_IDS}{advice._NO_HEADER}",
         ),
         ("a.el", "1 2 nan\n3 4 inf\n5 6 -1\n", 1, "bad-weight", ":1: weight is 'nan'"),
         (
@@ -371,8 +372,8 @@ def test_what_the_daemon_would_refuse_is_left_out_and_counted(
     place: str,
     compiled_from: int,
 ) -> None:
-    monkeypatch.setattr(module, "COMPILED_FROM", compiled_from)
-    monkeypatch.setattr(module, "_BLOCK_BYTES", 12)
+    monkeypatch.setattr(files, "COMPILED_FROM", compiled_from)
+    monkeypatch.setattr(files, "_BLOCK_BYTES", 12)
     (tmp_path / name).write_text(text)
     left_out = LeftOut()
     assert sum(map(len, read_columns(tmp_path / name, ANYTHING, left_out))) == good
@@ -409,7 +410,7 @@ def test_few_places_are_kept_of_many(tmp_path: Path) -> None:
     assert left_out.refused == {"bad-id": 10_000}
     places = [place.removeprefix(str(tmp_path)) for place in left_out.places["bad-id"]]
     said = [f"/a.el:{n}: dst holds 'x'; ids are 64-bit integers" for n in (1, 2, 3)]
-    assert places == [said[0] + module.TEXT_IDS, *said[1:]]
+    assert places == [said[0] + advice.TEXT_IDS, *said[1:]]
 
 
 def test_every_bad_row_of_documents_counts(tmp_path: Path) -> None:
@@ -586,6 +587,59 @@ def test_arrays_of_numpy(tmp_path: Path) -> None:
     assert [row[1:3] for row in file_rows(path, Accepts("string"))] == [("ann", "bob"), ("bob", "cid")]
 
 
+FORMS_OF_NUMPY = ["arrays", "pairs", "fields", "coo", "coords", "csr", "csc"]
+
+
+def saved_edges(folder: Path, form: str, src: Any, dst: Any) -> Path:
+    from scipy import sparse
+
+    n = int(max(src.max(), dst.max())) + 1
+    matrix = sparse.coo_matrix((np.ones(src.size, np.float32), (src, dst)), shape=(n, n))
+    if form == "arrays":
+        np.savez_compressed(folder / "a.npz", src=src, dst=dst)
+    elif form == "pairs":
+        np.save(folder / "a.npy", np.stack([src, dst], axis=1))
+    elif form == "fields":
+        np.save(folder / "a.npy", np.rec.fromarrays([src, dst], names="src,dst"))
+    else:
+        sparse.save_npz(folder / "a.npz", sparse.coo_array(matrix) if form == "coords" else matrix.asformat(form))
+    return next(folder.iterdir())
+
+
+@pytest.mark.parametrize("form", FORMS_OF_NUMPY)
+def test_arrays_are_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    """With rows of a matrix that are empty, and others that go over several pieces."""
+    edges = np.unique(np.random.default_rng(7).integers(0, [6, 40], (60, 2)) * [4, 1], axis=0)
+    path = saved_edges(tmp_path, form, edges[:, 0], edges[:, 1])
+    whole = [row[1:3] for row in file_rows(path)]
+    assert sorted(whole) == [tuple(pair) for pair in edges.tolist()]
+    for n in (1, 3, 7):
+        monkeypatch.setattr(arrays, "BATCH_ROWS", n)
+        assert [row[1:3] for row in file_rows(path)] == whole
+
+
+@pytest.mark.parametrize("form", FORMS_OF_NUMPY)
+def test_arrays_that_unpack_to_more_take_the_memory_of_a_piece(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    n = 1 << 20
+    path = saved_edges(tmp_path, form, np.arange(n), np.zeros(n, np.int64))
+    monkeypatch.setattr(arrays, "BATCH_ROWS", 1 << 12)
+    tracemalloc.start()
+    try:
+        assert sum(map(len, read_columns(path, ANYTHING, LeftOut()))) == n
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < n * 8  # of one column
+
+
+def test_texts_that_are_wide_make_small_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrays, "BATCH_BYTES", 1000)
+    np.savez(tmp_path / "a.npz", src=["x" * 100, "b", "c"], dst=["b", "c", "d"])
+    assert [*map(len, read_columns(tmp_path / "a.npz", Accepts("string"), LeftOut()))] == [2, 1]
+
+
 NO_EDGES_OF_NUMPY = {
     "texts": (
         {"src": ["a"], "dst": ["b"]},
@@ -684,24 +738,24 @@ def test_times_that_may_be_seconds_are_doubted(
 @pytest.mark.parametrize(
     ("name", "text", "end"),
     [
-        ("a.txt", "1,2\n", module._COMMAS),
-        ("a.txt", "from,to\n1,2\n", module._NO_HEADER),
-        ("a.tsv", "id\tfrom\tto\tat\tnote\tx\n1\t2\t3\t4\t5\t6\n", module._NO_HEADER),
-        ("a.tsv", "from\tto\n1\t2\n", module._NO_HEADER),
-        ("a.dot", "digraph { 1 -> 2; }\n", module._BY_NAME),
-        ("a.json", '[{"src": 1, "dst": 2}]\n', module._DOCUMENTS),
-        ("a.json", '{\n "src": 1, "dst": 2\n}\n', module._DOCUMENTS),
-        ("a.json", '{"from": 1, "to": 2}\n', module.OTHER_NAMES),
-        ("a.json", '{"src": "alice", "dst": "bob"}\n', module.TEXT_IDS),
-        ("a.csv", "src,dst\n1,bob\n", module.TEXT_IDS),
-        ("a.csv", "src,dst\n5b0e84-e29b,2\n", module.TEXT_IDS),
-        ("a.el", "1 2\n1 5b0e84\n", module.TEXT_IDS),
+        ("a.txt", "1,2\n", advice._COMMAS),
+        ("a.txt", "from,to\n1,2\n", advice._NO_HEADER),
+        ("a.tsv", "id\tfrom\tto\tat\tnote\tx\n1\t2\t3\t4\t5\t6\n", advice._NO_HEADER),
+        ("a.tsv", "from\tto\n1\t2\n", advice._NO_HEADER),
+        ("a.dot", "digraph { 1 -> 2; }\n", advice._BY_NAME),
+        ("a.json", '[{"src": 1, "dst": 2}]\n', advice._DOCUMENTS),
+        ("a.json", '{\n "src": 1, "dst": 2\n}\n', advice._DOCUMENTS),
+        ("a.json", '{"from": 1, "to": 2}\n', advice.OTHER_NAMES),
+        ("a.json", '{"src": "alice", "dst": "bob"}\n', advice.TEXT_IDS),
+        ("a.csv", "src,dst\n1,bob\n", advice.TEXT_IDS),
+        ("a.csv", "src,dst\n5b0e84-e29b,2\n", advice.TEXT_IDS),
+        ("a.el", "1 2\n1 5b0e84\n", advice.TEXT_IDS),
         ("a.csv", "src,dst\n1e5,2\n", "ids are 64-bit integers"),
-        ("a.csv", "src,dst,op\n1,2,add\n", module._OTHER_OPS),
-        ("a.csv", "src,dst\n1.0,2.0\n", module._GAPS),
-        ("a.json", '{"src": 1, "dst": -2.0}\n', module._GAPS),
-        ("a.csv", "src,dst,ts\n1,2,2024-01-31\n", module._DATES),
-        ("a.json", '{"src": 1, "dst": 2, "ts": "2024-01-31T12:00:00Z"}\n', module._DATES),
+        ("a.csv", "src,dst,op\n1,2,add\n", advice._OTHER_OPS),
+        ("a.csv", "src,dst\n1.0,2.0\n", advice._GAPS),
+        ("a.json", '{"src": 1, "dst": -2.0}\n', advice._GAPS),
+        ("a.csv", "src,dst,ts\n1,2,2024-01-31\n", advice._DATES),
+        ("a.json", '{"src": 1, "dst": 2, "ts": "2024-01-31T12:00:00Z"}\n', advice._DATES),
         ("a.csv", "src,dst,ts\n1,2,1.5\n", "(milliseconds)"),
         ("a.csv", "src,dst\n1.5,2.0\n", "ids are 64-bit integers"),
         ("a.el", "1 2\n1 2 3 4 5\n", "src dst [weight [ts]] are allowed"),
@@ -997,12 +1051,12 @@ def test_a_column_of_another_type_is_told_with_what_helps(tmp_path: Path) -> Non
     from pyarrow.parquet import write_table
 
     path = tmp_path / "a.parquet"
-    for src, advice in (
+    for src, helps in (
         (["a", "b"], "texts are ids where --vertex-ids, or graph.vertex_ids, is string"),
         ([1.0, None], r"leave those rows out, then \.astype\('int64'\) the columns"),
     ):
         write_table(pa.table({"src": src, "dst": [1, 2]}), path)
-        with pytest.raises(BadInput, match=rf"src is a column of .* it must be integers; .*{advice}$"):
+        with pytest.raises(BadInput, match=rf"src is a column of .* it must be integers; .*{helps}$"):
             file_rows(path)
     write_table(pa.table({"src": [1], "dst": [2], "ts": [0.5]}), path)
     with pytest.raises(BadInput, match=r"it must be int64 or timestamp$"):

@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numba as nb
@@ -27,8 +27,11 @@ from graphtide.compute.paths.form import check
 from graphtide.compute.paths.templates import digest, specialise, step
 from graphtide.compute.program import Parameter, Program, ProgramError, parse_sources
 from graphtide.daemon.config.load import from_tables, load
+from graphtide.daemon.config.sections.limits import LimitsConfig
 from graphtide.daemon.config.settings import Config
-from graphtide.daemon.errors import ConfigError
+from graphtide.daemon.engine.ad_hoc import AdHoc
+from graphtide.daemon.engine.beside import Beside, GivenUp
+from graphtide.daemon.errors import ConfigError, LimitExceeded
 from graphtide.daemon.records.encode import encode_msgpack
 from graphtide.daemon.records.spool_format import SpoolWriter
 from graphtide.daemon.serve.http.arguments import from_json
@@ -36,6 +39,7 @@ from graphtide.daemon.tools.program_tables import written_anew
 from graphtide.daemon.warm_up import warm_up
 from graphtide.gpma import intrinsics
 from graphtide.gpma.team import share
+from graphtide.ops.metrics import Metrics
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "programs.md").read_text("utf-8")
 
@@ -99,6 +103,56 @@ def test_no_more_programs_are_compiled_than_a_process_can_keep(monkeypatch: pyte
         registry.make_program("within", None, {"source": 0, "hops": 973})
     for kind, given in (("within", {"hops": 971}), ("within", {"hops": 972}), ("pagerank", {"damping": 0.5})):
         registry.make_program(kind, None, given if kind == "pagerank" else {"source": 0, **given})
+
+
+@pytest.mark.usefixtures("own_module")
+def test_who_has_had_his_share_compiled_leaves_the_rest_to_others() -> None:
+    importlib.import_module("my_programs")
+    registry.make_program("within", None, {"source": 0, "hops": 961})
+    allowed = path_form.FormsAllowed(1)
+    with allowed.spending():
+        for hops in (961, 962, 962):  # the first is there
+            registry.make_program("within", None, {"source": 0, "hops": hops})
+        with pytest.raises(path_form.FormsSpent, match="within: no program has had"):
+            registry.make_program("within", None, {"source": 0, "hops": 963})
+        registry.make_program("within", None, {"source": 0, "hops": 962})
+    registry.make_program("within", None, {"source": 0, "hops": 963})
+    with allowed.spending():
+        registry.make_program("within", None, {"source": 0, "hops": 963})
+    field = LimitsConfig.model_fields["ad_hoc_compiled_max"]
+    assert field.default < path_form.FORMS_MAX and f"most {path_form.FORMS_MAX}:" in str(field.description)
+
+
+@pytest.mark.usefixtures("own_module")
+def test_clients_cannot_have_the_last_program_compiled_that_there_is_room_for() -> None:
+    importlib.import_module("my_programs")
+
+    def ready(kind: str, given: Any, given_up: threading.Event) -> None:
+        raise GivenUp("it may be computed")
+
+    pipeline: Any = SimpleNamespace(graph=SimpleNamespace(weight_domain="non-negative"), between=None)
+    nothing: Any = None
+    beside = Beside(pipeline, nothing, lambda ids: np.zeros(len(ids), np.uint32), nothing, ready, 1)
+    ad_hoc = AdHoc(beside, Metrics(), 1, 2)
+
+    def compute(hops: int, *, by_admin: bool = False) -> None:
+        given = {"source": 0, "hops": hops}
+        asked = {"program": "within", "parameters": given, "top": 0, "by_admin": by_admin}
+        ad_hoc.compute(asked, threading.Event())
+
+    for hops in (951, 952, 951, 952):
+        with pytest.raises(GivenUp):
+            compute(hops)
+    words = (
+        "within has functions with parameters .* and 2 such were compiled .*: ask with parameters of before, or"
+    )
+    with pytest.raises(LimitExceeded, match=words) as caught:
+        compute(953)
+    assert caught.value.detail == {"ad_hoc_compiled_max": 2, "parameter": "parameters"}
+    with pytest.raises(GivenUp):
+        compute(953, by_admin=True)
+    with pytest.raises(GivenUp):
+        compute(953)
 
 
 def test_sources_may_have_any_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,7 +47,8 @@ from graphtide.daemon.ingest.dead_letters import unpack_letter
 from graphtide.daemon.ingest.dead_letters_kafka import KafkaDeadLetters
 from graphtide.daemon.ingest.decode import Decoder
 from graphtide.daemon.ingest.dense import DenseBatch, dense_batch
-from graphtide.daemon.ingest.kafka import Cluster, KafkaSource, Topic
+from graphtide.daemon.ingest.kafka import KafkaSource
+from graphtide.daemon.ingest.kafka_overseer import Cluster, Topic
 from graphtide.daemon.ingest.loop import Ingest, IngestReport
 from graphtide.daemon.ingest.prepared import ITEMS_MAX, Prepared, PreparedQueue
 from graphtide.daemon.ingest.refusals import RefusalLog

@@ -26,6 +26,7 @@ class Replica(Scripted):
         self.offset = offset
         self.hangs_up = False
         self.is_mute = False
+        self.takes_subscriptions = True
 
     @property
     def asked(self) -> list[str]:
@@ -43,6 +44,8 @@ class Replica(Scripted):
         stamp = {"epoch": [1, self.offset], "offsets": {"t": {0: self.offset}}}
         if method != "subscribe":
             return [[1, msgid, None, stamp]]
+        if not self.takes_subscriptions:
+            return [[1, msgid, {"code": "unavailable", "message": "not yet", "detail": {}}, None]]
         ids = wire.pack_column(np.array([self.offset]))
         told = {**values_of([0.5]), "ids": ids, "removed": wire.pack_column(np.zeros(0, "<i8"))}
         begun = {**stamp, "subscription": 0, "resumed": False}
@@ -243,6 +246,82 @@ def test_a_subscription_that_moves_begins_anew_and_not_with_another_servers_epoc
         subscribed = second.requests[-1]
         assert subscribed[1] == "subscribe"
         assert subscribed[2] == {"program": "p", "min_offsets": {"t": {0: 7}}}
+
+
+class Listener:
+    """A client of either kind, with one subscription."""
+
+    def __init__(self, kind: Any, addresses: Sequence[str]) -> None:
+        self.runner = asyncio.Runner() if kind is AsyncClient else None
+        self.client = kind(addresses, timeout=60)
+        self.changes: Any = None
+
+    def __enter__(self) -> Listener:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.runner is None:
+            self.changes.close()
+            self.client.close()
+            return
+        with self.runner:
+            self.runner.run(self.changes.aclose())
+            self.runner.run(self.client.close())
+
+    def ask(self) -> Any:
+        asked = self.client.stats()
+        return asked if self.runner is None else self.runner.run(asked)
+
+    def subscribe(self, **given: Any) -> None:
+        self.changes = self.client.subscribe("p", **given)
+
+    def next(self) -> int:
+        change = next(self.changes) if self.runner is None else self.runner.run(anext(self.changes))
+        return int(change.ids[0])
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_a_subscription_of_several_servers_outlives_one_of_them_unless_told_otherwise(kind: Any) -> None:
+    for given in ({}, {"reconnect": False}):
+        with (
+            Replica(7) as first,
+            Replica(9) as second,
+            Listener(kind, [first.address, second.address]) as listener,
+        ):
+            listener.subscribe(**given)
+            assert listener.next() == 7
+            first.hangs_up = True
+            first.hang_up()
+            if given:
+                with pytest.raises(Unavailable, match="broke"):
+                    listener.next()
+            else:
+                assert listener.next() == 9
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_a_server_that_answers_and_takes_no_subscriptions_is_left_for_the_next(kind: Any) -> None:
+    """One that has just begun, say."""
+    with Replica(7) as first, Replica(9) as second, Listener(kind, [first.address, second.address]) as listener:
+        first.takes_subscriptions = False
+        listener.subscribe()
+        assert listener.next() == 9
+        second.takes_subscriptions, first.takes_subscriptions, first.offset = False, True, 11
+        second.hang_up()
+        assert listener.next() == 11
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_a_subscription_begins_where_its_client_is_and_with_nothing_older_than_what_it_saw(kind: Any) -> None:
+    with Replica(7) as first, Replica(9) as second, Listener(kind, [first.address, second.address]) as listener:
+        first.hello_error = {"code": "unavailable", "message": "not yet", "detail": {}}
+        assert listener.ask().offsets == {"t": {0: 9}}
+        first.hello_error = None
+        listener.subscribe()
+        assert listener.next() == 9
+        assert "subscribe" not in first.asked
+        assert [method for method in second.asked if method != "subscribe"][-1] == "wait"
+        assert second.requests[-2][2]["min_offsets"] == {"t": {0: 9}}
 
 
 def test_a_subscription_that_stays_goes_on_from_its_epoch() -> None:

@@ -145,7 +145,7 @@ def test_a_retired_file_that_grew_is_read_before_a_file_that_came_after(
         (tmp_path / f"c{turn}.el").write_bytes(b"7 8\n")
         assert read(retired) == [("a.el", b"5 6\n"), (f"c{turn}.el", b"7 8\n")]
         retire(retired)
-        assert A not in retired.position() and list(retired._retired)[-1] == "a.el"
+        assert A not in retired.position() and list(retired._past.retired)[-1] == "a.el"
 
 
 def test_a_directory_that_goes_away_as_a_file_comes_changes_no_order(
@@ -403,7 +403,7 @@ def test_names_far_from_the_last_ones_are_looked_at_in_turn(
 
     until(looked)
     (tmp_path / "17.el").unlink()
-    until(lambda: drain(source) == [] and "17.el" not in source._retired)
+    until(lambda: drain(source) == [] and "17.el" not in source._past.retired)
 
 
 def test_a_look_costs_no_more_however_many_files_there_were(

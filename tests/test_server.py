@@ -41,6 +41,7 @@ from graphtide.daemon.records.topology import (
 )
 from graphtide.daemon.serve import shared_memory, supervisor
 from graphtide.daemon.serve.channel import Channel
+from graphtide.daemon.serve.engine_answers import ASIDE
 from graphtide.daemon.serve.listening import Doors
 from graphtide.daemon.serve.methods import groups
 from graphtide.daemon.serve.methods.named import unknown_vertex
@@ -214,6 +215,7 @@ class Chain:
 
     def compute(self, params, given_up):
         answer = {"scalars": {"norm": 1.5}, "error_bound": None, "seconds": 0.25}
+        self.by_admin = params["by_admin"]
         if params["program"] == "lcc":  # has to be compiled, for ever
             with compiling(given_up):
                 assert given_up.wait(60)
@@ -273,10 +275,9 @@ def serving(chain: Chain, folder, limits: LimitsConfig = LIMITS, listen=None, ht
         index=chain.index,
         topology=chain,
         limits=limits,
-        tls=tls,
         **more,
     )
-    link.asked = chain
+    link.asked = {name: getattr(chain, name) for name in ASIDE}
     link.start()
     try:
         link.publish(chain.publication())
@@ -1271,12 +1272,70 @@ def test_who_wants_to_change_something_presents_a_token_of_its_own(tmp_path, tok
                 with pytest.raises(errors.Unauthorized, match="admin_token"):
                     change()
             assert client.compute("pagerank").scalars  # which changes nothing; nor was the connection ended
+            assert not chain.by_admin
             assert client.placement()["sides"] == ["host"]
         with Client(link.addresses[0], token="sesame-change") as client:
+            assert client.compute("pagerank").scalars and chain.by_admin
             assert client.keep("pagerank").state == "computing"
             link.renew_access(tokens, ["another-one"])
             with pytest.raises(errors.Unauthorized):
                 until(lambda: not client.drop("rank"))
+
+
+def answer_to(link, method: str, params: dict) -> list:
+    with raw(link.addresses[0]) as connection:
+        connection.socket.settimeout(60)
+        connection.socket.sendall(msgpack.packb([0, 7, method, [params]]))
+        unpacker = msgpack.Unpacker(strict_map_key=False)
+        while data := connection.socket.recv(1 << 16):
+            unpacker.feed(data)
+            for message in unpacker:
+                return message
+        raise ConnectionError("it was closed")
+
+
+@pytest.mark.parametrize("offset", [1e300, 2**64 - 1, "9" * 30, "9" * 4000, float("inf"), "-", "²"])
+def test_offsets_that_no_source_can_have_are_refused(shared, offset):
+    for wanted in ({"t": {"0": offset}}, {"t": {offset: 1}}, {"t": offset}):
+        _, msgid, error, _ = answer_to(shared[1], "wait", {"min_offsets": wanted, "timeout_ms": 0})
+        assert msgid == 7 and error["code"] == "bad-request" and len(error["message"]) < 200
+        assert error["detail"] == {"parameter": "min_offsets"}
+
+
+def test_what_a_client_called_things_is_not_told_to_it_at_any_length(shared):
+    wanted = {"x" * 100_000: 1}
+    _, _, error, _ = answer_to(shared[1], "wait", {"min_offsets": wanted, "timeout_ms": 0})
+    assert error["code"] == "bad-request" and "more than 1024 characters" in error["message"]
+    assert len(msgpack.packb(error)) < 300
+    params = {f"{number:064d}": 1 for number in range(2000)}
+    _, _, error, _ = answer_to(shared[1], "wait", params)
+    assert error["code"] == "bad-request" and len(error["detail"]["unknown"]) == 16
+    assert len(msgpack.packb(error)) < 4000
+
+
+def test_a_long_array_in_place_of_a_word_is_the_clients_mistake(shared):
+    for method, params, name in (
+        ("top", {"program": "rank"}, "order"),
+        ("khop", {"vertex": 100}, "direction"),
+        ("histogram", {"program": "rank"}, "scale"),
+    ):
+        _, _, error, _ = answer_to(shared[1], method, {**params, name: [*range(1 << 16, (1 << 16) + 19_000)]})
+        assert error["code"] == "bad-request" and error["detail"] == {"parameter": name}, name
+
+
+@pytest.mark.parametrize("token", ["x" * 4097, b"sesame", 7, ["x"], {"x": 1}])
+def test_a_token_that_is_none_is_not_kept_where_none_is_asked_for(shared, token):
+    """It would be kept as long as the connection is open, however long it is."""
+    _, _, error, _ = answer_to(shared[1], "hello", {"token": token})
+    assert error["code"] == "bad-request" and error["detail"] == {"parameter": "token"}
+
+
+def test_a_token_in_another_form_than_text_is_told_of(tmp_path):
+    chain = Chain()
+    chain.grow(20)
+    with serving(chain, tmp_path, tokens=["sesame-open"]) as link:
+        _, _, error, _ = answer_to(link, "hello", {"token": b"sesame-open"})
+        assert (error["code"], error["message"]) == ("unauthorized", "the token must be a string")
 
 
 class Deferring(Chain):

@@ -594,7 +594,7 @@ def test_answers_to_what_came_together_go_together_unless_they_take_long(
     monkeypatch.setattr(engine_answers, "TOGETHER_SECONDS_MAX", seconds)
     process: Any = Calls()
     no_topology: Any = None
-    answers: Any = engine_answers.EngineAnswers(process, no_topology, None, lambda: 0)
+    answers: Any = engine_answers.EngineAnswers(process, no_topology, {}, lambda: 0)
     answers._response = lambda msgid, method, params: msgpack.packb([1, msgid, None, params])
     with process.asking:
         process.asking.sendall(b"".join(msgpack.packb([0, msgid, "degree", [{}]]) for msgid in (1, 2, 3)))
@@ -608,7 +608,7 @@ def test_no_answer_that_is_there_waits_with_a_question_for_a_settled_storage(
     monkeypatch.setattr(engine_answers, "TOGETHER_SECONDS_MAX", 3600.0)
     process: Any = Calls()
     no_topology: Any = None
-    answers: Any = engine_answers.EngineAnswers(process, no_topology, None, lambda: 0)
+    answers: Any = engine_answers.EngineAnswers(process, no_topology, {}, lambda: 0)
 
     def response(msgid: int, method: str, params: Any) -> bytes:
         if method == "edge_weights":

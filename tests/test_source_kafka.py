@@ -10,6 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,11 +23,14 @@ from kafka.structs import OffsetAndMetadata
 from waiting import PATIENCE_S
 
 from graphtide.daemon.backoff import Backoff
-from graphtide.daemon.errors import ConfigError, RecordsLost, SourceError, SourceUnavailable
-from graphtide.daemon.ingest import kafka as module
-from graphtide.daemon.ingest import open_transactions
+from graphtide.daemon.config.load import from_tables
+from graphtide.daemon.errors import ConfigError, RecordsLost, RequestError, SourceError, SourceUnavailable
+from graphtide.daemon.ingest import kafka_overseer, open_transactions
 from graphtide.daemon.ingest.kafka import KafkaSource
+from graphtide.daemon.ingest.topic_settings import meant
 from graphtide.daemon.records.stream import Partition, RawRecord
+from graphtide.daemon.tools import dead_letters, doctor
+from graphtide.daemon.tools.destinations import KafkaDestination, ProduceFailed
 from graphtide.ops.kafka import DevKafka, held_port
 
 pytestmark = pytest.mark.kafka
@@ -354,6 +358,22 @@ def test_a_topic_made_anew_is_another_topic(
         until(lambda: False, source)
 
 
+def test_a_topic_that_is_not_there_is_said_with_the_nearest_that_is(kafka: DevKafka, topic: str) -> None:
+    mistyped = topic.replace("edges", "edgse")
+    source = KafkaSource(kafka.bootstrap, [mistyped], connect_timeout_s=60)
+    said = rf"has no topic {mistyped}, .*; did you mean {topic}\?"
+    with contextlib.closing(source), pytest.raises(SourceUnavailable, match=said):
+        source.identity()
+    with pytest.raises(ProduceFailed, match=rf"has no topic {mistyped}: .*; did you mean {topic}\?"):
+        KafkaDestination(kafka.bootstrap, mistyped)
+    with pytest.raises(RequestError, match=rf"has no topic {mistyped}; did you mean {topic}\?"):
+        list(dead_letters.from_topic(kafka.bootstrap, mistyped, {}))
+    settings = {"kind": "kafka", "bootstrap_servers": [kafka.bootstrap], "topics": [mistyped]}
+    hints = {found.check: found.hint for found in doctor.examine(from_tables({"source": settings}))}
+    assert hints[f"topic {mistyped}"].endswith(f"; did you mean {topic}?")
+    assert meant(["x"], ["edges", "__consumer_offsets"]) == ""
+
+
 def test_commits_show_up_in_the_group(
     kafka: DevKafka, producer: KafkaProducer, topic: str, open_source: Callable[..., KafkaSource]
 ) -> None:
@@ -362,7 +382,7 @@ def test_commits_show_up_in_the_group(
     read(source, 5)
     source.checkpointed({Partition(topic, 0): 3})
     source.checkpointed(source.position())
-    until(lambda: source.commits > 0, source)  # the first one of a new cluster waits for the coordinator
+    until(lambda: source._overseer.commits > 0, source)  # the first one of a new cluster waits for the coordinator
     source.close()
     with client(KafkaAdminClient, kafka.bootstrap) as admin:
         group = admin.list_group_offsets({f"graphtide-{topic}": None})[f"graphtide-{topic}"]
@@ -398,7 +418,7 @@ def test_a_broker_that_is_not_there_yet_is_waited_for() -> None:
 
 def test_an_outage_has_one_reason_as_long_as_tries_fail_alike() -> None:
     """Each other one would be published."""
-    outages = module._Outages("k:1")
+    outages = kafka_overseer.Outages("k:1")
     outages.failed(KafkaTimeoutError("after 9999 ms"))
     outages.failed(KafkaTimeoutError("after 9998 ms"))
     assert outages.said is not None and "9999" in outages.said
@@ -507,6 +527,27 @@ def test_whoever_is_refused_at_first_has_a_wrong_configuration(kafka: DevKafka, 
         assert right.identity()["kind"] == "kafka"
 
 
+def test_a_password_that_changed_in_its_file_is_presented_by_the_next_connection(
+    kafka: DevKafka, topic: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without a restart; a file that cannot be read just then changes nothing."""
+    password = tmp_path / "password"
+    password.write_text("of yesterday")
+    login = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "sasl_plain_username": "graphtide"}
+    settings = from_tables({"source": {"client": {**login, "sasl_plain_password_file": str(password)}}})
+    options = settings.source.client_options()
+    password.write_text(kafka.password)
+    with contextlib.closing(KafkaSource(kafka.bootstrap_sasl, [topic], client=options)) as source:
+        source.open(None)
+        assert source.identity()["kind"] == "kafka"
+        until(lambda: source.partition_count(topic) == 2, source)
+    options = settings.source.client_options()
+    password.unlink()
+    with contextlib.closing(KafkaSource(kafka.bootstrap_sasl, [topic], client=options)) as source:
+        assert source.identity()["kind"] == "kafka"
+    assert "what it held before is presented once more" in caplog.text
+
+
 # -- what a topic's settings mean -----------------------------------------------------------------------------
 
 
@@ -574,8 +615,8 @@ def changed(kafka: DevKafka, topic: str, **settings: str) -> None:
 def test_a_topic_that_gets_other_settings_later_is_looked_at_again(
     kafka: DevKafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "_SETTINGS_PERIOD_S", 0.0)
-    caplog.set_level("INFO", logger=module.log.name)
+    monkeypatch.setattr(kafka_overseer, "_SETTINGS_PERIOD_S", 0.0)
+    caplog.set_level("INFO", logger="graphtide")
     topic = made_topic(kafka, {})
     with identified(kafka, topic, reach_s=180, discovery_s=0.1) as source:
         changed(kafka, topic, retention_ms="120000")
@@ -616,7 +657,7 @@ def test_a_commit_that_has_to_be_tried_again_is_no_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """On a fresh cluster the first commit finds no coordinator: the topic of its groups is only made then."""
-    overseer = module._Overseer(["h:1"], ["t"], "group", {}, 5.0)
+    overseer = kafka_overseer.Overseer(["h:1"], ["t"], "group", {}, 5.0)
     outcomes = [CoordinatorNotAvailableError(), CoordinatorNotAvailableError(), None]
 
     def alter(group: str, offsets: Any) -> dict[Any, Any]:
@@ -629,7 +670,7 @@ def test_a_commit_that_has_to_be_tried_again_is_no_warning(
     overseer.commit(offsets)
     assert [overseer._commit() for _ in range(3)] == [False, False, True]
     assert not caplog.records and (overseer.commits, overseer.commit_failures) == (1, 2)
-    monkeypatch.setattr(module, "_COMMIT_PATIENCE_S", 0.0)
+    monkeypatch.setattr(kafka_overseer, "_COMMIT_PATIENCE_S", 0.0)
     outcomes += [CoordinatorNotAvailableError(), CoordinatorNotAvailableError(), GroupAuthorizationFailedError()]
     overseer.commit(offsets)
     assert [overseer._commit() for _ in range(3)] == [False, False, True]

@@ -310,6 +310,11 @@ def test_a_checkpoint_of_another_kind_of_source_is_refused_though_that_is_away(t
         daemon.config.write_text(toml(daemon.settings))
         assert ended(daemon.start(ready_s=None)) == cli.CHECKPOINT, daemon.log_tail()
         assert "source.kind was 'spool' and is now 'kafka'" in daemon.log_tail(1)
+        daemon.settings |= {"source": {"path": daemon.spool}, "graph": {"directed": False}}
+        daemon.config.write_text(toml(daemon.settings))
+        assert ended(daemon.start(ready_s=None)) == cli.CHECKPOINT, daemon.log_tail()
+        assert "graph.directed was True and is now False" in daemon.log_tail(1)
+        assert daemon.log.read_text().count("kernels are ready") == 1, "of the first start alone"
 
 
 @pytest.mark.sample(among="a daemon starts otherwise")
@@ -605,6 +610,15 @@ def test_an_address_in_use_is_said_before_kernels_are_compiled(tmp_path: Path) -
             assert ended(daemon) == 2
             assert f"cannot listen on {taken}" in daemon.log_tail(1)
             assert "kernels are ready" not in daemon.log.read_text()
+
+
+def test_a_place_that_cannot_be_used_is_said_before_kernels_are_compiled(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("1 2\n")
+    with running(tmp_path, source={"kind": "spool", "path": tmp_path / "file"}) as daemon:
+        daemon.start(ready_s=None)
+        assert ended(daemon) == 2
+        assert "source.path = " in daemon.log_tail(1) and "must be a folder" in daemon.log_tail(1)
+        assert "kernels are ready" not in daemon.log.read_text()
 
 
 def test_a_token_file_that_cannot_be_used_is_said_before_anything_is_read(tmp_path: Path) -> None:

@@ -127,6 +127,19 @@ def test_without_a_window_times_do_not_matter() -> None:
     assert not item.bad
 
 
+@pytest.mark.parametrize(
+    ("time", "unit"),
+    [(LATEST + 1, None), (1_795_994_081_000_000, "microseconds"), (1_795_994_081_000_000_000, "nanoseconds")],
+)
+def test_a_time_in_finer_units_is_told_so(time: int, unit: str | None) -> None:
+    decoder = Decoder()
+    decoder.accept_until(LATEST)
+    (bad,) = decoder.decode(RawRecord(Partition("f"), 0, 1, of_json([(INSERT, time)]), "json", READ_AT)).bad
+    assert bad.reason == "in-future" and bad.detail.startswith(f"ts is {time}, ")
+    said = f"; it must be milliseconds since 1970, and looks like {unit}"
+    assert bad.detail.endswith("when this is read" if unit is None else said)
+
+
 class JsonSchemas(Registry):
     """A registry that knows every id."""
 

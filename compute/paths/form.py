@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -173,20 +174,55 @@ _known: dict[Form, Kernels] = {}
 _making = threading.Lock()
 
 
+class FormsSpent(ProgramError):
+    """Who asks has had as many forms made as he may (``FormsAllowed``)."""
+
+
+class FormsAllowed:
+    """How many forms that are not there yet may be made for some, who cannot take the places of all others."""
+
+    def __init__(self, forms: int) -> None:
+        self.left = forms
+
+    @contextmanager
+    def spending(self) -> Iterator[None]:
+        """What this thread makes in the block counts. Raises ``FormsSpent`` where no more may be made."""
+        before, _spending.of = _spending.of, self
+        try:
+            yield
+        finally:
+            _spending.of = before
+
+
+class _Spending(threading.local):
+    """On whose account this thread has forms made; None: nobody's."""
+
+    of: FormsAllowed | None = None
+
+
+_spending = _Spending()
+
+
 def kernels_of(form: Form) -> Kernels:
     """The kernels of a form; programs of equal form share them.
 
     Raises:
         ProgramError: the process has those of as many other forms as it may.
+        FormsSpent: who asks may have no more of them made.
     """
     with _making:
         if form not in _known:
+            allowed = _spending.of
+            if allowed is not None and allowed.left <= 0:
+                raise FormsSpent("no program has had these functions and parameters, and no more are compiled")
             if len(_known) >= FORMS_MAX:
                 raise ProgramError(
                     f"compiled code of {FORMS_MAX} programs with other functions or parameters is there, as much "
                     "as a process keeps; after a restart there is room for others"
                 )
             _known[form] = _made(form)
+            if allowed is not None:
+                allowed.left -= 1
         return _known[form]
 
 

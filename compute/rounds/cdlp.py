@@ -121,12 +121,16 @@ class Cdlp(Program):
 
         ``new``: the vertices that have come, ascending. Where everybody voted in every round, all is taken as
         changed.
+
+        Raises:
+            BrokenOff: by the graph's team, between two rounds.
         """
         rows = graph.out_rows(), graph.in_rows(), graph.directed
         order, cursor, crew = self._order.comparable(self._n), self._cursor, graph.crew
         n_votes = votes.begun.size + votes.ended.size
         moved = entries = read = asked = n_whole = 0
         for state in self._rounds:
+            graph.team.require_wanted()
             cursor[:] = 0
             whole = n_votes + entries > tell_max
             whole = whole and (tell_max == _NOTHING or Memory().allows(_bytes_to_vote(graph)))

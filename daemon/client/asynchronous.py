@@ -68,7 +68,7 @@ class AsyncClient(Asynchronous, Requests):
         threshold: float | None = None,
         snapshot: bool = True,
         since: tuple[int, int] | None = None,
-        reconnect: bool = False,
+        reconnect: bool | None = None,
         min_offsets: WireOffsets | None = None,
         timeout_ms: int | None = None,
     ) -> AsyncGenerator[Change, None]:
@@ -81,6 +81,7 @@ class AsyncClient(Asynchronous, Requests):
             program, vertices, top, order, threshold, snapshot, since, min_offsets, timeout_ms
         )
         own = AsyncClient(*self._given)
+        own._replicas = self._replicas.from_here()
         pause = 0.0
         failures: list[GraphtideError] = []
         while True:
@@ -93,7 +94,7 @@ class AsyncClient(Asynchronous, Requests):
                 own._replicas.turn()
                 failures.append(error)
                 if following.has_begun:
-                    if not reconnect:
+                    if not self._goes_on(reconnect):
                         raise
                     failures.clear()
                 elif len(failures) < len(own._replicas):
@@ -106,10 +107,10 @@ class AsyncClient(Asynchronous, Requests):
     async def _changes(self, following: Following) -> AsyncGenerator[Change, None]:
         """Those of one connection."""
         core, notices = ClientCore(), list[Notification]()
-        call: Call[Any]
+        calls: list[Call[Any] | None] = [self._hello(), self._caught_up(), self._subscribe(following)]
         reader, writer = await self._open()
         try:
-            for call in (self._hello(), self._subscribe(following)):
+            for call in filter(None, calls):
                 msgid, request = core.request(call.method, call.params)
                 writer.write(request)
                 response: Response | None = None

@@ -74,7 +74,7 @@ class Client(Blocking, Requests):
         threshold: float | None = None,
         snapshot: bool = True,
         since: tuple[int, int] | None = None,
-        reconnect: bool = False,
+        reconnect: bool | None = None,
         min_offsets: WireOffsets | None = None,
         timeout_ms: int | None = None,
     ) -> Subscription:
@@ -85,7 +85,8 @@ class Client(Blocking, Requests):
         out values that are off those sent before by at most this part of them. The first change is a snapshot,
         unless ``snapshot`` is false. ``since``: go on from the epoch of an earlier change; where the server does
         not know any more what changed since, there is a snapshot. ``reconnect``: when the connection breaks go on
-        so.
+        so, at the next server if this one is gone, which begins with a snapshot. None: where the client has
+        several addresses.
 
         It has a connection of its own. Whoever reads slowly gets the changes of several epochs in one.
 
@@ -93,12 +94,14 @@ class Client(Blocking, Requests):
                 print(change.epoch, change.ids, change.values)
 
         Raises:
-            GraphtideError: the server refuses, or ends it; without ``reconnect`` also when the connection breaks.
+            GraphtideError: the server refuses, or ends it; or the connection breaks, where it does not go on.
         """
         following = self._subscription(
             program, vertices, top, order, threshold, snapshot, since, min_offsets, timeout_ms
         )
-        return Subscription(_Listening(*self._given), following, reconnect=reconnect)
+        own = _Listening(*self._given)
+        own._replicas = self._replicas.from_here()
+        return Subscription(own, following, reconnect=self._goes_on(reconnect))
 
     def _call(self, call: Call[T]) -> T:
         if self._process != os.getpid():
@@ -222,11 +225,18 @@ class _Listening(Client):
                 return response
 
     def begin(self, following: Following) -> None:
-        """Open a connection, and subscribe on it."""
-        self.close()
-        self._heard.clear()
-        self._connect()
-        self._exchange(self._subscribe(following))
+        """Open a connection, and subscribe on it: at the first server, from the present one on, that takes it."""
+        failures: list[GraphtideError] = []
+        while len(failures) < len(self._replicas):
+            self.close()
+            self._heard.clear()
+            try:
+                self._connect_once()
+                return self._exchange(self._subscribe(following))
+            except (Unavailable, TimedOut) as error:
+                failures.append(error)
+                self._replicas.turn()
+        raise none_of(failures) from failures[-1].__cause__
 
     def hear(self) -> Notification:
         """The next notification.

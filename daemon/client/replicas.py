@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 from ..errors import GraphtideError, Unavailable
 from .addresses import TcpAddress, UnixAddress, parse_address
@@ -36,6 +37,10 @@ class Replicas:
     def turn(self) -> None:
         """To the next server; from the last one to the first."""
         self._at = (self._at + 1) % len(self._addresses)
+
+    def from_here(self) -> Self:
+        """The same for another connection, which begins with the server spoken to now, and with what it said."""
+        return copy.copy(self)
 
     def begin(self) -> Mapping[str, Any] | None:
         """A connection begins: the offsets that its answers must cover. None: any will do.

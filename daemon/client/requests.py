@@ -566,6 +566,10 @@ class Requests:
         params = following.request(self._address)
         return Call("subscribe", params, following.begun, (params["timeout_ms"] or 0) / 1000)
 
+    def _goes_on(self, reconnect: bool | None) -> bool:
+        """Whether a subscription outlives its connection: who names several servers wants one of them."""
+        return len(self._replicas) > 1 if reconnect is None else reconnect
+
     def _hello(self) -> Call[Info]:
         """What every connection begins with."""
         return Call("hello", {"versions": list(PROTOCOL_VERSIONS), "token": self._token}, _decode_info)

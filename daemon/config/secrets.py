@@ -16,6 +16,30 @@ def is_secret(key: str) -> bool:
     return not name.endswith(("_file", "_provider")) and any(word in name for word in SECRET_WORDS)
 
 
+class FileSecret(str):
+    """A secret that a file holds, as it was when it was read; ``again`` reads it once more."""
+
+    key: str
+    path: Path
+
+    @classmethod
+    def read(cls, key: str, path: Path) -> FileSecret:
+        """
+        Raises:
+            ConfigError: as ``read_secret``.
+        """
+        secret = cls(read_secret(key, path))
+        secret.key, secret.path = key, path
+        return secret
+
+    def again(self) -> FileSecret:
+        """
+        Raises:
+            ConfigError: as ``read_secret``.
+        """
+        return self.read(self.key, self.path)
+
+
 def read_secret(key: str, path: Path) -> str:
     """The secret in a file, without the line end that editors add.
 

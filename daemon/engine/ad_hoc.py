@@ -12,13 +12,14 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
 
 from ...compute import registry
 from ...compute.engine import ProgramRun
+from ...compute.paths.form import FormsAllowed, FormsSpent
 from ...compute.program import ExternalId, Program, ProgramError, Published
 from ...gpma.edges import NO_VERTEX, Vertices
 from ...gpma.index.ids import IdColumn
@@ -26,9 +27,8 @@ from ...ops.areas.programs import AD_HOC_OUTCOMES
 from ...ops.metrics import Metrics
 from ...partition.existence import Flags, living
 from ..client.wire import pack_column
-from ..errors import RequestError, Unavailable
-from ..records.asked import ids_of_server
-from ..records.topology import StorageState
+from ..errors import LimitExceeded, RequestError, Unavailable
+from ..records.asked import Answer, ids_of_server
 from ..serve.results import ProgramResults, Snapshot
 from ..serve.values import no_order, top_k, values_of, wire_ids
 from .beside import Beside, GivenUp, RanThere, in_turn, still_wanted
@@ -47,11 +47,14 @@ ARCS_MIN = 1 << 20
 class AdHoc:
     """``compute``, for any thread but the engine's."""
 
-    def __init__(self, beside: Beside, metrics: Metrics, runs_max: int) -> None:
-        """``runs_max``: how many go on at once; others wait."""
+    def __init__(self, beside: Beside, metrics: Metrics, runs_max: int, compiled_max: int) -> None:
+        """``runs_max``: how many go on at once; others wait. ``compiled_max``: so many programs with functions or
+        parameters that none had before are made for those who are not trusted."""
         self._beside = beside
         self._metrics = metrics
         self._turns = threading.Semaphore(runs_max)
+        self._compiled_max = compiled_max
+        self._forms = FormsAllowed(compiled_max)
         self._counting = threading.Lock()
         self._outcomes: Counter[str] = Counter(dict.fromkeys(AD_HOC_OUTCOMES, 0))
         self._running = 0
@@ -61,18 +64,19 @@ class AdHoc:
         """What the ``stats`` request shows."""
         return {"running": self._running, "outcomes": dict(self._outcomes), "on_device": self._there.runs}
 
-    def compute(self, params: Mapping[str, Any], given_up: threading.Event) -> tuple[StorageState, dict[str, Any]]:
-        """See ``AskedPrograms``.
+    def compute(self, params: Mapping[str, Any], given_up: threading.Event) -> Answer:
+        """Run a program (``program``, ``parameters``) once; values for ``vertices``, or the ``top`` ones.
 
         A run that nobody waits for any more ends before its next step: within the copy of the graph, before the
-        program begins, and before values are read.
+        program begins, between its passes or rounds, and before values are read.
 
         Raises:
             RequestError: the program or a parameter is wrong, or the program failed.
+            LimitExceeded: it would have to be compiled, and as many were as may be.
             NotSupported: the best are asked for, and the values are vertices.
             Unavailable: there is not enough memory, nobody waits any more, or the daemon is stopping.
         """
-        program = self._beside.made(str(params["program"]), None, params["parameters"])
+        program = self._made(params)
         if params["top"] and program.value is ExternalId:
             raise no_order(program.kind)
         started, outcome = time.perf_counter(), "failed"
@@ -94,6 +98,21 @@ class AdHoc:
                 self._outcomes[outcome] += 1
             self._metrics.ad_hoc_run(outcome, time.perf_counter() - started)
 
+    def _made(self, params: Mapping[str, Any]) -> Program:
+        """A program, not computed. If the process has to have another form for it, it gets it here."""
+        try:
+            with nullcontext() if params.get("by_admin") else self._forms.spending():
+                return self._beside.made(str(params["program"]), None, params["parameters"])
+        except RequestError as error:
+            if not isinstance(error.__cause__, FormsSpent):
+                raise
+            raise LimitExceeded(
+                f"{params['program']} has functions with parameters that no program had before, and "
+                f"{self._compiled_max} such were compiled for compute since the start, as many as may be: ask "
+                "with parameters of before, or with the admin token, have it kept, or restart",
+                {"ad_hoc_compiled_max": self._compiled_max, "parameter": "parameters"},
+            ) from error
+
     @contextmanager
     def _turn(self, given_up: threading.Event) -> Iterator[None]:
         with in_turn(self._turns, given_up):
@@ -107,14 +126,14 @@ class AdHoc:
 
     def _run(
         self, program: Program, params: Mapping[str, Any], given_up: threading.Event, started: float
-    ) -> tuple[StorageState, dict[str, Any]]:
+    ) -> Answer:
         self._beside.ready(program.kind, params["parameters"], given_up)
         if self._there.pays(program.kind, self._beside):
             found = self._run_there(params, given_up, started)
             if found is not None:
                 return found
         since = Since(follows=False)
-        with self._beside.follower(program) as follower, self._beside.taken(since, given_up) as taken:
+        with self._beside.follower(program, given_up) as follower, self._beside.taken(since, given_up) as taken:
             still_wanted(given_up)
             since.check()
             run = follower.start(taken.graph)
@@ -126,9 +145,7 @@ class AdHoc:
             answer["seconds"] = time.perf_counter() - started
             return taken.state, answer
 
-    def _run_there(
-        self, params: Mapping[str, Any], given_up: threading.Event, started: float
-    ) -> tuple[StorageState, dict[str, Any]] | None:
+    def _run_there(self, params: Mapping[str, Any], given_up: threading.Event, started: float) -> Answer | None:
         """On the device; None: it cannot be done there, or not now."""
         program = self._beside.made(str(params["program"]), None, params["parameters"])
         with self._beside.run_there(program, given_up) as ran:

@@ -6,9 +6,9 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -18,12 +18,13 @@ from ...compute.engine import ProgramRun, Resolve
 from ...compute.program import Program, ProgramError, Published
 from ...gpma.host.snapshot import EdgeCopy
 from ...gpma.index.vertex_index import VertexIndex
+from ...gpma.team import BrokenOff
 from ...partition.existence import Flags
 from ...partition.graph import RowsLost
 from ..errors import GraphtideError, RequestError, Unavailable
 from ..memory import MemoryGuard
 from ..priority import give_way
-from ..records.asked import compiling
+from ..records.asked import Unwanted, compiling
 from ..records.topology import StorageState
 from .follower import Follower, GraphCopy, Since
 from .pipeline import Pipeline
@@ -35,6 +36,9 @@ log = logging.getLogger(__name__)
 
 VERTEX_BYTES, ARC_BYTES = 128, 8
 """What a start takes at most besides the graph, for each vertex and each arc."""
+
+READY_MAX = 4096
+"""Of so many programs whose kernels are there it is kept in mind: clients choose parameters without end."""
 
 LOOK_S = 0.1
 """So often who waits for a turn looks whether it is still wanted."""
@@ -60,6 +64,8 @@ class ReadyKernels:
         with compiling(given_up), in_turn(self._preparing, given_up):
             if form not in self._there:
                 self._prepare(kind, given, given_up)
+                if len(self._there) >= READY_MAX:
+                    self._there.clear()
                 self._there.add(form)
 
 
@@ -74,16 +80,11 @@ class GivenUp(Unavailable):
     """Nobody waits for the outcome any more."""
 
 
-class Turn(Protocol):
-    """A lock, or a semaphore."""
-
-    def acquire(self, *, timeout: float) -> bool: ...
-
-    def release(self) -> None: ...
+_NOBODY = "nobody waits for this any more"
 
 
 @contextmanager
-def in_turn(turn: Turn, given_up: threading.Event) -> Iterator[None]:
+def in_turn(turn: threading.Lock | threading.Semaphore, given_up: threading.Event) -> Iterator[None]:
     """Have it for the time of the block; whoever is not wanted any more waits for it no longer.
 
     Raises:
@@ -103,7 +104,7 @@ def still_wanted(given_up: threading.Event) -> None:
         GivenUp: the event was set.
     """
     if given_up.is_set():
-        raise GivenUp("nobody waits for this any more")
+        raise GivenUp(_NOBODY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,18 +174,24 @@ class Beside:
         return program
 
     @contextmanager
-    def follower(self, program: Program) -> Iterator[Follower]:
+    def follower(self, program: Program, given_up: threading.Event) -> Iterator[Follower]:
         """A graph of the program's own, for the time of the block, with the memory for it. The calling thread does
         nothing else any more.
 
         Raises:
+            GivenUp: ``given_up`` was set. Where it is ``Unwanted``, the program is broken off between two of its
+                passes or rounds.
             MemoryError: there is not enough; the message says what is in the way.
         """
         give_way(self._nice)
         with self._memory.promised(self.between.do(self._needed)):
             follower = Follower(self.pipeline.graph, program, self.resolve, self._threads)
+            break_off = follower.graph.team.break_off
             try:
-                yield follower
+                with given_up.stopping(break_off) if isinstance(given_up, Unwanted) else nullcontext():
+                    yield follower
+            except BrokenOff:
+                raise GivenUp(_NOBODY) from None
             finally:
                 follower.close()
 

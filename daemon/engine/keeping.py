@@ -18,6 +18,7 @@ from ...compute import registry
 from ...compute.program import Program, ProgramError
 from ...ops.metrics import Metrics
 from ..errors import GraphtideError, LimitExceeded, RequestError, Unavailable, UnknownProgram
+from ..records.asked import Answer, Unwanted
 from ..records.topology import StorageState
 from ..state.kept import KeptPrograms, Spec, parameters_of
 from .beside import Beside, GivenUp, in_turn, still_wanted
@@ -45,7 +46,7 @@ class _Coming:
 
     id: str
     spec: Spec
-    dropped: threading.Event = field(default_factory=threading.Event)
+    dropped: Unwanted = field(default_factory=Unwanted)
 
     @property
     def kind(self) -> str:
@@ -79,8 +80,10 @@ class Keeping:
         self._coming: dict[str, _Coming] = {}
         metrics.programs_kept(len(store))
 
-    def keep(self, params: Mapping[str, Any], given_up: threading.Event) -> tuple[StorageState, dict[str, Any]]:
-        """See ``AskedPrograms``. One that is kept already, made from the same, is answered likewise.
+    def keep(self, params: Mapping[str, Any], given_up: threading.Event) -> Answer:
+        """Keep a program (``program``, ``parameters``, ``id`` or None) up to date from now on; durable.
+
+        One that is kept already, made from the same, is answered likewise.
 
         Raises:
             RequestError: the program, a parameter or the id is wrong, or the graph lacks what the program needs.
@@ -114,8 +117,8 @@ class Keeping:
                 self._begin(_Coming(id, spec))  # it could not be begun before
             return self._beside.between.do(lambda: self._answer(id))
 
-    def drop(self, params: Mapping[str, Any], given_up: threading.Event) -> tuple[StorageState, dict[str, Any]]:
-        """See ``AskedPrograms``.
+    def drop(self, params: Mapping[str, Any], given_up: threading.Event) -> Answer:
+        """Keep a program (``program``: its id) up to date no more; durable.
 
         Raises:
             UnknownProgram: none is kept under this id.
@@ -143,7 +146,7 @@ class Keeping:
 
     # -- by the engine's thread ---------------------------------------------------------------------------
 
-    def _answer(self, id: str) -> tuple[StorageState, dict[str, Any]]:
+    def _answer(self, id: str) -> Answer:
         return self._state(), {"id": id, "state": self._stands(id)}
 
     def _stands(self, id: str) -> str:
@@ -254,7 +257,10 @@ class Keeping:
         """Compute it beside the stream, catch up, and have it join."""
         program = self._made(coming)
         since = Since(follows=True)
-        with self._beside.follower(program) as follower, self._beside.taken(since, coming.dropped) as taken:
+        with (
+            self._beside.follower(program, coming.dropped) as follower,
+            self._beside.taken(since, coming.dropped) as taken,
+        ):
             began = time.perf_counter()
             run = follower.start(taken.graph)
             del taken
@@ -277,11 +283,19 @@ class Keeping:
         )
 
     def _join(self, coming: _Coming, follower: Follower | None, since: Since) -> float:
-        """By the engine's thread; how long that took. Without a ``follower`` it is computed anew, at once."""
+        """By the engine's thread; how long that took. Without a ``follower`` it is computed anew, at once.
+
+        Raises:
+            GivenUp: it was dropped.
+            Unavailable: it is to be computed anew, and the daemon stops, which need not wait for that: the next
+                start does it.
+        """
         still_wanted(coming.dropped)
         began = time.perf_counter()
         run = None if follower is None else follower.follow(since.take())
         if follower is None or (run is not None and run.error is not None):
+            if self._pipeline.stop.is_set():
+                raise Unavailable("the daemon is stopping")
             log.warning("program %s is computed within one epoch", coming.id)
             anew = self._made(coming)
             self._pipeline.join(anew, coming.spec, start=True)

@@ -22,6 +22,7 @@ from ...gpma.device.card import Card
 from ...gpma.edges import EdgeBatch, Vertices
 from ...gpma.index.vertex_index import VertexIndex
 from ...ops.metrics import Metrics
+from ...partition.existence import VertexOps
 from ...partition.graph import GraphChange, NoMemory, RowsLost
 from ..again import LostDevice
 from ..config.sections.graph import EpochConfig
@@ -93,6 +94,22 @@ class Outgoing(Protocol):
 
 class AuditFailure(AssertionError):
     """The full audit (a test's setting) found results that contradict the graph."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Applied:
+    """How an epoch changed the graph: by these updates, as one batch, to this effect (None: they named nothing).
+
+    ``at``: when it was done, by ``time.perf_counter``; ``waited``: seconds for the order log, from then on.
+    """
+
+    batch: EdgeBatch
+    vertex_ops: VertexOps | None
+    change: GraphChange | None
+    updates: int
+    at: float
+    apply_seconds: float
+    waited: float
 
 
 @dataclass(kw_only=True, eq=False)
@@ -326,66 +343,21 @@ class Pipeline:
             self.metrics.stage("queue", started - item.prepared_at)
         self.recording.begin(self.position.offsets, came, in_trouble=lambda: self._publish([], None))
         taken = came if expiring is None else [expiring, *came]
-        columns = self.graph.columns if self.keyed is None else EdgeBatch.empty
-        records, vertex_ops = one_batch(taken, weighted=self.graph.weighted, columns=columns)
-        batch = records
-        updates = len(records) + (0 if vertex_ops is None else len(vertex_ops))
-        applied = started
-        runs: list[ProgramRun] = []
-        waited = 0.0
-        change: GraphChange | None = None
-        tries = 0
-        self._let_follow()
-        while True:
-            try:
-                self._require_memory(updates, taken[-1].n_vertices)
-                if self.keyed is not None:
-                    batch = self.keyed.settle(records, row_keys_of(taken), self.graph.columns)
-                if self.window is not None:
-                    self.window.make_room(batch)
-                with self.gate.change() as begin_writing:
-                    if len(batch) or vertex_ops is not None or taken[-1].n_vertices > self.graph.n_vertices:
-                        begun = time.perf_counter()
-                        change = self.graph.apply(
-                            batch, taken[-1].n_vertices, vertex_ops, before_writing=begin_writing
-                        )
-                        applied = time.perf_counter()
-                        self.sides.applied(len(batch), applied - begun)
-                        point("epoch.applied")
-                    begin_writing()
-                    waited = self.recording.finish(in_trouble=self._publish_halt)
-                    self.position.number += 1
-                    self.position.offsets = dict(taken[-1].offsets)
-                break
-            except NoMemory as error:
-                self.gate.settle()
-                if self.keyed is not None:
-                    self.keyed.undo()  # a checkpoint that is taken meanwhile is of the epoch before
-                if self.rebalancing is not None and self.rebalancing.make_room(error, updates, tries):
-                    tries += 1
-                    continue
-                self.memory.refused(str(error))
-                self._publish_wait()
-                self.checkpoints.go_on()  # its copy of the edges may be what is missing
-                for since in self._followed:
-                    since.give_way()
-                self.between.turn()  # nothing of this epoch was taken; who gives way needs us for it
-            self.health.turn()
-            if self.stop.wait(MEMORY_PAUSE_S):
-                return False
-        self.memory.granted()
-        if self.keyed is not None:
-            self.keyed.done()
+        done = self._apply(taken, started)
+        if done is None:
+            return False
+        change = done.change
         if self.window is not None:
-            self.window.note(taken, batch, vertex_ops, change)
+            self.window.note(taken, done.batch, done.vertex_ops, change)
             self.metrics.expired(0 if expiring is None else len(expiring.batches[0].edges))
+        runs: list[ProgramRun] = []
         if change is not None:
             for since in self._followed:
                 since.note(change)
-            runs = self.engine.refresh(change, applied - begun)
+            runs = self.engine.refresh(change, done.apply_seconds)
             self._require_rows()
             point("epoch.computed")
-            self.position.updates += updates
+            self.position.updates += done.updates
         computed = time.perf_counter()
         self._audit()
         publishing = time.perf_counter()
@@ -395,17 +367,87 @@ class Pipeline:
         published = time.perf_counter()
         read = self.sides.ran(runs)
         if self.rebalancing is not None:
-            self.rebalancing.after(Epoch(batch, runs, published - started, read))
+            self.rebalancing.after(Epoch(done.batch, runs, published - started, read))
         self._record(taken, change, runs)
         self.metrics.epoch(
-            updates=updates,
-            apply_seconds=applied - started,
-            order_log_seconds=waited,
-            compute_seconds=computed - applied - waited,
+            updates=done.updates,
+            apply_seconds=done.at - started,
+            order_log_seconds=done.waited,
+            compute_seconds=computed - done.at - done.waited,
             publish_seconds=published - publishing,
         )
         self._untold = True
         return True
+
+    def _apply(self, taken: Sequence[Prepared], started: float) -> _Applied | None:
+        """Change the graph by what was taken, as soon as there is memory for it; None: the end came before."""
+        columns = self.graph.columns if self.keyed is None else EdgeBatch.empty
+        records, vertex_ops = one_batch(taken, weighted=self.graph.weighted, columns=columns)
+        updates = len(records) + (0 if vertex_ops is None else len(vertex_ops))
+        self._let_follow()
+        tries = 0
+        while True:
+            try:
+                done = self._apply_once(taken, records, vertex_ops, updates, started)
+                break
+            except NoMemory as error:
+                self.gate.settle()
+                if self.keyed is not None:
+                    self.keyed.undo()  # a checkpoint that is taken meanwhile is of the epoch before
+                if self.rebalancing is not None and self.rebalancing.make_room(error, updates, tries):
+                    tries += 1
+                    continue
+                self._ask_for_memory(error)
+            self.health.turn()
+            if self.stop.wait(MEMORY_PAUSE_S):
+                return None
+        self.memory.granted()
+        if self.keyed is not None:
+            self.keyed.done()
+        return done
+
+    def _apply_once(
+        self,
+        taken: Sequence[Prepared],
+        records: EdgeBatch,
+        vertex_ops: VertexOps | None,
+        updates: int,
+        started: float,
+    ) -> _Applied:
+        """
+        Raises:
+            NoMemory: there is none, and the graph is as before.
+        """
+        n_vertices = taken[-1].n_vertices
+        self._require_memory(updates, n_vertices)
+        batch = records
+        if self.keyed is not None:
+            batch = self.keyed.settle(records, row_keys_of(taken), self.graph.columns)
+        if self.window is not None:
+            self.window.make_room(batch)
+        change: GraphChange | None = None
+        begun = applied = started
+        with self.gate.change() as begin_writing:
+            if len(batch) or vertex_ops is not None or n_vertices > self.graph.n_vertices:
+                begun = time.perf_counter()
+                change = self.graph.apply(batch, n_vertices, vertex_ops, before_writing=begin_writing)
+                applied = time.perf_counter()
+                self.sides.applied(len(batch), applied - begun)
+                point("epoch.applied")
+            begin_writing()
+            waited = self.recording.finish(in_trouble=self._publish_halt)
+            self.position.number += 1
+            self.position.offsets = dict(taken[-1].offsets)
+        return _Applied(batch, vertex_ops, change, updates, applied, applied - begun, waited)
+
+    def _ask_for_memory(self, error: NoMemory) -> None:
+        """Tell that updates wait for memory, and have others give it back."""
+        self.memory.refused(str(error))
+        self._publish_wait()
+        self.checkpoints.go_on()  # its copy of the edges may be what is missing
+        for since in self._followed:
+            since.give_way()
+        self.between.turn()  # nothing of this epoch was taken; who gives way needs us for it
 
     def _require_memory(self, updates: int, n_vertices: int) -> None:
         """

@@ -1,4 +1,4 @@
-"""Requests about where rows are, answered between two epochs; the questions are in ``records.asked``."""
+"""Requests about where rows are, answered between two epochs."""
 
 from __future__ import annotations
 
@@ -16,17 +16,15 @@ from ...partition.existence import living
 from .. import again
 from ..config.sections.storage import PartitionConfig
 from ..errors import NotSupported, RequestError
-from ..records.asked import ids_of_server
+from ..records.asked import Answer, ids_of_server
 from ..records.topology import StorageState
 from ..serve.values import wire_ids
 from .pipeline import Pipeline
 from .rebalancing import Rebalancing
 
-Answer = tuple[StorageState, dict[str, Any]]
-
 
 class Steering:
-    """What ``records.asked.AskedPlacement`` asks; for any thread but the engine's."""
+    """For any thread but the engine's."""
 
     def __init__(
         self,
@@ -42,9 +40,12 @@ class Steering:
         self._try_device = try_device
 
     def placement(self, params: Mapping[str, Any], given_up: threading.Event) -> Answer:
+        """Which rows are where, and why; of ``vertices``, too, if there are any."""
         return self._between(lambda: self._placement(params.get("vertices")))
 
     def rebalance(self, params: Mapping[str, Any], given_up: threading.Event) -> Answer:
+        """Have rows move where they had better be, without waiting for a reason."""
+
         def request() -> dict[str, Any]:
             rebalancing = self._rebalancing()
             if rebalancing.frozen:
@@ -55,6 +56,8 @@ class Steering:
         return self._between(request)
 
     def freeze(self, params: Mapping[str, Any], given_up: threading.Event) -> Answer:
+        """Let rows stay where they are; with ``thaw`` no longer."""
+
         def freeze() -> dict[str, Any]:
             rebalancing = self._rebalancing()
             rebalancing.freeze(thaw=bool(params.get("thaw")))
@@ -63,6 +66,7 @@ class Steering:
         return self._between(freeze)
 
     def device(self, params: Mapping[str, Any], given_up: threading.Event) -> Answer:
+        """Whether there is a device, or why not; with ``retry`` try it again."""
         retry = bool(params.get("retry"))
 
         def device() -> dict[str, Any]:

@@ -24,7 +24,7 @@ from itertools import chain, groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Literal
 
-from ...gpma.memory import Memory
+from ...gpma.memory import Memory, Trickle
 from ...partition.weights import WeightDomain
 from ..records.barrier import barrier_id
 from ..records.encodings import (
@@ -41,7 +41,7 @@ from ..records.encodings import (
 from ..records.event_time import NO_TIME
 from ..records.stream import BadRecord, Decoded, Partition, RawRecord, UpdateBlock
 from . import decode_text, matrix_market
-from .decode_arrow import decode_arrow
+from .arrow_extra import NEEDS_PYARROW, is_readable
 from .decode_columns import Bad, Reason, Rules, concatenate, finish
 from .decode_debezium import CAPTURED, Changes, json_key
 from .decode_json_lines import is_json_lines, json_lines
@@ -68,7 +68,7 @@ from .decode_text import (
 from .letters import bad_lines, bad_row, bad_value, room_of, with_header_line
 from .named_columns import NamedColumns
 from .registry import Registry, RegistryAway
-from .sift import LettersMemory, Sifted, bad_parts
+from .sift import Sifted, bad_parts
 
 if TYPE_CHECKING:  # compiled, and few need it
     from .row_keys import KeyHash
@@ -140,7 +140,7 @@ class Decoder:
                 raise ValueError(f"csv_columns: {bad.detail}") from None
             self._fixed_layout = layout if columns is None else replace(layout, op_values=columns.op_values)
         self._layouts: dict[Partition, LineLayout | Bad] = {}
-        self._letters = LettersMemory(memory)
+        self._letters = Trickle(memory or Memory())
 
     @property
     def lookups(self) -> Mapping[str, int]:
@@ -354,6 +354,10 @@ class Decoder:
         if encoding == "msgpack":
             return self._whole(record, decode_msgpack(value, self._rules, self._time_of(record)))
         if encoding == "arrow":
+            if not is_readable():
+                raise Bad(Reason.UNKNOWN_ENCODING, NEEDS_PYARROW)
+            from .decode_arrow import decode_arrow
+
             return self._whole(record, decode_arrow(value, self._rules, self._time_of(record)))
         if encoding in REGISTERED:
             events = encoding in PLACED_BY_KEY

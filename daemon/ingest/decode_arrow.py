@@ -1,9 +1,9 @@
 """Arrow IPC streams: columns that are read in place.
 
-https://arrow.apache.org/docs/format/Columnar.html describes the format. PyArrow, which reads it, is an extra: it
-is imported by the first record that needs it. No memory is taken for a length that a record only claims: what it
-holds must lie in its own bytes, so compressed bodies are refused, and dictionaries are written out only as far as
-``WRITTEN_OUT_MAX`` allows.
+https://arrow.apache.org/docs/format/Columnar.html describes the format. PyArrow, which reads it, is an extra: so
+this module is imported by the first record that needs it. No memory is taken for a length that a record only
+claims: what it holds must lie in its own bytes, so compressed bodies are refused, and dictionaries are written out
+only as far as ``WRITTEN_OUT_MAX`` allows.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from ...gpma.edges import Op, Ops, Weights
 from ...gpma.index.ids import MAX_STRING_ID_BYTES, IdColumn, IntColumn, StringColumn
@@ -23,8 +23,6 @@ from ..records.stream import UpdateBlock
 from . import decode_columns as columns
 from .decode_columns import Bad, BadRows, Reason, Rules
 from .sift import Sifted, sift
-
-NEEDS_PYARROW = "Arrow records need PyArrow: pip install 'graphtide[arrow]'"
 
 WRITTEN_OUT_MAX = 256 << 20
 """Bytes of strings that the dictionaries of a record may come to, each column by itself."""
@@ -37,19 +35,10 @@ _END = b"\xff\xff\xff\xff\0\0\0\0"
 _OP_NAMES = [op.name.lower() for op in sorted(Op)]
 
 
-def is_readable() -> bool:
-    """Whether PyArrow is installed."""
-    return find_spec("pyarrow") is not None
-
-
 def decode_arrow(value: bytes, rules: Rules, timestamp_ms: int) -> Sifted:
     """A stream of batches with the columns ``src``, ``dst``, and ``op``, ``weight``, ``ts`` if they are there."""
-    if not is_readable():
-        raise Bad(Reason.UNKNOWN_ENCODING, NEEDS_PYARROW)
     if value.startswith(_FILE):
         raise Bad(Reason.MALFORMED, "an Arrow file (Feather), where a stream is read: pyarrow.ipc.new_stream")
-    import pyarrow as pa
-
     try:
         _check_messages(value)
         given = _read(value, rules)
@@ -79,8 +68,6 @@ class _ArrowColumns:
         return len(self.given["src"])
 
     def take(self, rows: IntColumn) -> Self:
-        import pyarrow as pa
-
         positions = pa.array(rows)
         return type(self)({name: column.take(positions) for name, column in self.given.items()})
 
@@ -102,8 +89,6 @@ class _ArrowColumns:
         return UpdateBlock(src, dst, ops, weights, columns.checked_times(ts, ops, rules))
 
     def encode(self) -> bytes:
-        import pyarrow as pa
-
         batch = pa.record_batch(list(self.given.values()), list(self.given))
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, batch.schema) as writer:
@@ -118,8 +103,6 @@ def _check_messages(value: bytes) -> None:
     """Whether the stream is whole, and nothing in it can take more than it looks: compressed bodies could claim
     any size, and dictionaries are gone over for each batch.
     """
-    import pyarrow as pa
-
     source = pa.BufferReader(value)
     batches, dictionaries_bytes = 0, 0
     for message in pa.ipc.MessageReader.open_stream(source):
@@ -165,8 +148,6 @@ def _referred(data: bytes, at: int) -> int:
 
 
 def _read(value: bytes, rules: Rules) -> dict[str, Any]:
-    import pyarrow as pa
-
     with pa.ipc.open_stream(value) as stream:
         schema = stream.schema
     names = _our_columns(schema, rules)
@@ -190,8 +171,6 @@ def _our_columns(schema: Any, rules: Rules) -> list[str]:
 
 def _joined(schema: Any, names: Sequence[str], batches: Iterable[Any], rules: Rules) -> dict[str, Any]:
     """These columns of all batches, checked for being what Arrow allows, without dictionaries."""
-    import pyarrow as pa
-
     parts: dict[str, list[Any]] = {name: [] for name in names}
     n = 0
     written_out = dict.fromkeys(names, 0)
@@ -211,16 +190,12 @@ def _joined(schema: Any, names: Sequence[str], batches: Iterable[Any], rules: Ru
 
 
 def _concatenated(parts: list[Any], kind: Any) -> Any:
-    import pyarrow as pa
-
     if len(parts) == 1:
         return parts[0]
     return pa.concat_arrays(parts) if parts else pa.array([], kind)
 
 
 def _plain(kind: Any) -> Any:
-    import pyarrow as pa
-
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
@@ -241,8 +216,6 @@ def _check_type(name: str, kind: Any, rules: Rules) -> None:
 
 
 def _kinds() -> dict[str, Any]:
-    import pyarrow as pa
-
     def is_string(kind: Any) -> bool:
         plain = _plain(kind)
         return bool(pa.types.is_string(plain) or pa.types.is_large_string(plain))
@@ -285,8 +258,6 @@ def _numbers(column: Any) -> npt.NDArray[Any]:
 
 def _strings(column: Any) -> StringColumn:
     """A column of strings without nulls, its bytes in place."""
-    import pyarrow as pa
-
     n = len(column)
     if n == 0:
         return StringColumn(np.empty(0, np.uint8), np.zeros(1, np.int64))
@@ -304,8 +275,6 @@ def _nulls(column: Any) -> npt.NDArray[np.bool_]:
 
 def _ids(name: str, column: Any, rules: Rules, may_be_null: npt.NDArray[np.bool_] | None = None) -> IdColumn:
     """Ids; nulls are nothing (0 or the empty string) where they may be, else bad."""
-    import pyarrow as pa
-
     if column.null_count:
         nulls = _nulls(column)
         if (bad := np.flatnonzero(nulls if may_be_null is None else nulls & ~may_be_null)).size:
@@ -326,8 +295,7 @@ def _ids(name: str, column: Any, rules: Rules, may_be_null: npt.NDArray[np.bool_
 
 def _ops(column: Any) -> Ops:
     """Operations by code or by name; null: insert."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
+    import pyarrow.compute as pc  # which few records need
 
     if pa.types.is_uint8(column.type):
         ops: Ops = _numbers(column.fill_null(Op.INSERT.value) if column.null_count else column)
@@ -342,8 +310,6 @@ def _ops(column: Any) -> Ops:
 
 def _weights(column: Any) -> Weights:
     """Weights; null: 1.0."""
-    import pyarrow as pa
-
     numbers = _numbers(column.fill_null(pa.scalar(1, column.type)) if column.null_count else column)
     with np.errstate(over="ignore"):  # what becomes infinite is refused like any other
         return numbers.astype(np.float32, copy=False)
@@ -351,8 +317,6 @@ def _weights(column: Any) -> Weights:
 
 def _times(column: Any, timestamp_ms: int) -> IntColumn:
     """Times in milliseconds since 1970; null: the record's own."""
-    import pyarrow as pa
-
     nulls = _nulls(column) if column.null_count else None
     unit = column.type.unit if pa.types.is_timestamp(column.type) else "ms"
     plain = column.view(pa.int64())

@@ -346,12 +346,16 @@ def checked_times(times: IntColumn | int, ops: Ops, rules: Rules) -> IntColumn |
     return times
 
 
+_FINER = ("nanoseconds", 10**17), ("microseconds", 10**14)
+"""From when on times of our days are so: 10^14 ms are of the year 5138, and 10^14 us of 1973."""
+
+
 def _why_no_time(time_ms: int, latest_ms: int) -> tuple[Reason, str]:
     if time_ms > latest_ms:
-        return (
-            Reason.IN_FUTURE,
-            f"ts is {time_ms}, {time_ms - latest_ms} ms later than is allowed when this is read",
-        )
+        said = f"ts is {time_ms}, {time_ms - latest_ms} ms later than is allowed when this is read"
+        finer = next((unit for unit, least in _FINER if time_ms >= least), None)
+        meant = "" if finer is None else f"; it must be milliseconds since 1970, and looks like {finer}"
+        return Reason.IN_FUTURE, f"{said}{meant}"
     return Reason.NO_TIME, "edges expire by the time of their updates (window.length): ts is missing"
 
 

@@ -1,9 +1,8 @@
 """The Kafka source: whole topics, read with ``assign``, from offsets that our checkpoints own.
 
 There is no consumer group to rebalance: every partition of the configured topics is ours. A second thread
-talks to the cluster about everything but records: it looks for new partitions, notices outages, and commits
-the offsets of checkpoints to the group ``graphtide-<name>``, so that lag tools show where we are. Nothing is
-ever read back from that group.
+(``kafka_overseer``) looks for new partitions, notices outages, and commits the offsets of checkpoints to the group
+``graphtide-<name>``, so that lag tools show where we are. Nothing is ever read back from that group.
 
 What would lose or repeat records is a ``SourceError``: an offset that retention has passed, a log that was
 truncated below what was read, a topic that was deleted and made again. An outage is not: ``poll`` returns
@@ -12,40 +11,34 @@ nothing, the outage is counted and logged once, and connecting is tried again wi
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
-import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
-from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
-from kafka.admin import OffsetSpec
+from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import (
     CorruptRecordError,
     KafkaConfigurationError,
     KafkaError,
     LogTruncationError,
-    NoError,
     OffsetOutOfRangeError,
 )
 from kafka.structs import OffsetAndMetadata
 
 from ..backoff import Backoff
 from ..errors import ConfigError, RecordsLost, SourceError, SourceReplaced, SourceUnavailable
-from ..os_errors import said
 from ..records.encodings import encoding_of
 from ..records.stream import Lag, Offsets, Partition, RawRecord, Standing
-from .kafka_client import REFUSALS, KafkaLink, connect, disconnect, epoch_at_position, seek
+from .kafka_client import MISTAKES, connect, disconnect, epoch_at_position, seek
+from .kafka_overseer import REQUEST_TIMEOUT_MS, Cluster, Overseer, said_of
 from .leader_epochs import LeaderEpochs
 from .open_transactions import OpenTransactions
 from .topic_settings import (
     TopicSettings,
     beginning_problem,
     compaction_problem,
-    read_topic_settings,
     retention_problem,
     tombstone_problem,
 )
@@ -54,240 +47,7 @@ log = logging.getLogger(__name__)
 
 KafkaStart = Literal["earliest", "latest"] | int | Mapping[str, Mapping[int, int]]
 
-MISTAKES = (KafkaConfigurationError, *REFUSALS)
-"""Errors of the first try to connect that the next one will meet again: the settings must change."""
-
 _POSITION_REFRESH_S = 0.1
-_REQUEST_TIMEOUT_MS = 10_000
-_COMMIT_PATIENCE_S = 30.0
-"""A commit that only has to be tried again is not worth a warning for so long."""
-_STARTS_TIMEOUT_MS = 1_000
-_SETTINGS_PERIOD_S = 600.0
-"""So often it is looked whether topics have other settings by now."""
-
-
-@dataclass(frozen=True, slots=True)
-class Topic:
-    """One topic as the cluster describes it; the id is empty where brokers give none (before 2.8).
-
-    ``settings``: None where we may not see them.
-    """
-
-    id: str
-    partitions: frozenset[int]
-    settings: TopicSettings | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Cluster:
-    """What the cluster said last; topics that do not exist are left out."""
-
-    id: str
-    topics: Mapping[str, Topic]
-
-
-class _Outages:
-    """Counts and logs each outage once, however many tries it lasts. Any thread may call it."""
-
-    def __init__(self, servers: str) -> None:
-        self.count = 0
-        self.said: str | None = None
-        """Why it cannot be used now; None while it can."""
-        self._servers = servers
-        self._kind: type[BaseException] | None = None
-        self._since: float | None = None
-        self._lock = threading.Lock()
-
-    def failed(self, error: BaseException) -> None:
-        with self._lock:
-            if self.said is None or type(error) is not self._kind:  # tries of one kind differ in milliseconds
-                self.said = f"Kafka at {self._servers} cannot be used: {_said(error)}"
-                self._kind = type(error)
-            if self._since is None:
-                self._since = time.monotonic()
-                self.count += 1
-                log.error("%s; trying again", self.said)
-
-    def worked(self) -> None:
-        with self._lock:
-            if self._since is not None:
-                log.info("Kafka at %s answers again after %.1f s", self._servers, time.monotonic() - self._since)
-                self._since = self.said = None
-
-
-class _Overseer(threading.Thread):
-    """Describes the topics now and then, and commits what it is given."""
-
-    def __init__(
-        self, servers: Sequence[str], topics: Sequence[str], group: str, client: Mapping[str, Any], period_s: float
-    ) -> None:
-        super().__init__(name="kafka-overseer", daemon=True)
-        self.servers, self.topics, self.group = list(servers), list(topics), group
-        self.period_s = period_s
-        self.outages = _Outages(",".join(servers))
-        self.cluster: Cluster | None = None
-        self.starts: Mapping[TopicPartition, int] = {}
-        self.error: BaseException | None = None
-        self.commits = 0
-        self.commit_failures = 0
-        self._commit_failing_since: float | None = None
-        self._commit_failure_said = False
-        self._settings: dict[str, TopicSettings] = {}
-        self._looked_at: set[str] = set()
-        self._look_again_at = 0.0
-        self._admin = KafkaLink(
-            KafkaAdminClient,
-            client,
-            bootstrap_servers=self.servers,
-            request_timeout_ms=_REQUEST_TIMEOUT_MS,
-            bootstrap_timeout_ms=_REQUEST_TIMEOUT_MS,
-        )
-        self._pending: dict[TopicPartition, OffsetAndMetadata] | None = None
-        self._stopping = False
-        self._give_up_at = 0.0
-        self._changed = threading.Condition()
-
-    def wait_cluster(self, timeout_s: float) -> Cluster | None:
-        """The cluster's description, as soon as there is one; None also when it is sure that none will come."""
-        with self._changed:
-            self._changed.wait_for(
-                lambda: self.cluster is not None or self._stopping or isinstance(self.error, MISTAKES), timeout_s
-            )
-            return self.cluster
-
-    def wait_newer(self, known: Cluster | None, timeout_s: float) -> Cluster | None:
-        """A description made after this one; None when none came in time."""
-        with self._changed:
-            self._changed.wait_for(lambda: self.cluster is not known or self._stopping, timeout_s)
-            return self.cluster if self.cluster is not known else None
-
-    def commit(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
-        """Commit soon; newer offsets replace those that wait."""
-        with self._changed:
-            self._pending = offsets
-            self._changed.notify_all()
-
-    def stop(self, timeout_s: float) -> None:
-        """Commit what waits, if that can be done in time, and end; anything else under way is broken off."""
-        with self._changed:
-            self._stopping = True
-            self._give_up_at = time.monotonic() + timeout_s / 2
-            waits = self._pending is not None
-            self._changed.notify_all()
-        if waits:
-            self.join(timeout_s)
-        self._admin.break_off()
-        self.join(timeout_s)
-
-    def run(self) -> None:
-        backoff = Backoff()
-        describe_at = 0.0
-        while True:
-            away = retry = False
-            try:
-                if time.monotonic() >= describe_at:
-                    self._describe()
-                    describe_at = time.monotonic() + self.period_s
-                retry = not self._commit()
-            except Exception as error:  # whatever the client raises, this thread goes on trying
-                away = retry = True
-                with self._changed:
-                    self.error = error
-                    self._changed.notify_all()
-                if not self._stopping:  # else it may be we who broke it off
-                    self.outages.failed(error)
-                self._admin.close()
-                describe_at = 0.0
-            with self._changed:
-                if self._stopping and (away or self._pending is None or time.monotonic() > self._give_up_at):
-                    break
-                if retry:
-                    self._changed.wait_for(self._is_stopping, backoff.wait_s())
-                else:
-                    backoff.reset()
-                    self._changed.wait_for(self._has_work, max(describe_at - time.monotonic(), 0.0))
-        self._admin.close()
-
-    def _is_stopping(self) -> bool:
-        return self._stopping
-
-    def _has_work(self) -> bool:
-        return self._stopping or self._pending is not None
-
-    def _describe(self) -> None:
-        described = self._admin.client().describe_topics(self.topics)
-        cluster_id = self._cluster_id()
-        described = [topic for topic in described if topic["error_code"] == 0]
-        self._look_at_settings({topic["name"] for topic in described})
-        topics = {
-            topic["name"]: Topic(
-                id=_topic_id(topic.get("topic_id")),
-                partitions=frozenset(partition["partition_index"] for partition in topic["partitions"]),
-                settings=self._settings.get(topic["name"]),
-            )
-            for topic in described
-        }
-        self.outages.worked()
-        self._note_missing(set(self.topics) - topics.keys())
-        self._look_for_starts(topics)
-        with self._changed:
-            self.cluster = Cluster(cluster_id, topics)
-            self._changed.notify_all()
-
-    def _look_at_settings(self, topics: set[str]) -> None:
-        """Of topics that are new at once; of all now and then, where what cannot be had stays as it was."""
-        if fresh := topics - self._looked_at:
-            self._settings |= read_topic_settings(self._admin.client(), fresh)
-            self._looked_at |= fresh
-            self._look_again_at = self._look_again_at or time.monotonic() + _SETTINGS_PERIOD_S
-        elif time.monotonic() >= self._look_again_at:
-            self._look_again_at = time.monotonic() + _SETTINGS_PERIOD_S
-            with contextlib.suppress(KafkaError):
-                self._settings |= read_topic_settings(self._admin.client(), topics)
-
-    def _look_for_starts(self, topics: Mapping[str, Topic]) -> None:
-        """Where the logs begin now, which only operators are told: what cannot be had stays as it was."""
-        wanted = {TopicPartition(name, i): OffsetSpec.EARLIEST for name in topics for i in topics[name].partitions}
-        with contextlib.suppress(KafkaError):
-            found = self._admin.client().list_partition_offsets(wanted, timeout_ms=_STARTS_TIMEOUT_MS)
-            self.starts = {tp: int(start.offset) for tp, start in found.items()}
-
-    def _cluster_id(self) -> str:
-        if self.cluster is not None:
-            return self.cluster.id
-        return str(self._admin.client().describe_cluster().get("cluster_id") or "")
-
-    def _note_missing(self, missing: set[str]) -> None:
-        known = set(self.topics) if self.cluster is None else set(self.cluster.topics)
-        for topic in sorted(missing & known):
-            log.warning("topic %s does not exist (or may not be described); waiting for it", topic)
-
-    def _commit(self) -> bool:
-        """Commit what waits; False when that should be tried again. A failure costs lag tools, nobody else."""
-        with self._changed:
-            offsets = self._pending
-        if offsets is None:
-            return True
-        done = True
-        try:
-            errors = set(self._admin.client().alter_group_offsets(self.group, offsets).values()) - {NoError}
-            if errors:
-                raise errors.pop()()
-            self.commits += 1
-            self._commit_failing_since, self._commit_failure_said = None, False
-        except KafkaError as error:
-            done = not error.retriable
-            self.commit_failures += 1
-            now = time.monotonic()
-            since = self._commit_failing_since = self._commit_failing_since or now
-            # A fresh cluster makes the topic of its groups only when the first one asks for it.
-            if not self._commit_failure_said and (done or now - since >= _COMMIT_PATIENCE_S):
-                self._commit_failure_said = True
-                log.warning("offsets cannot be committed to group %s: %s", self.group, _said(error))
-        with self._changed:
-            if done and self._pending is offsets:
-                self._pending = None
-        return done
 
 
 class KafkaSource:
@@ -344,7 +104,7 @@ class KafkaSource:
         self.keyed = keyed
         self.reach_s = reach_s
         self.clock = clock
-        self._overseer = _Overseer(self.servers, self.topics, f"graphtide-{name}", self.client, discovery_s)
+        self._overseer = Overseer(self.servers, self.topics, f"graphtide-{name}", self.client, discovery_s)
         self._outages = self._overseer.outages
         self._consumer: KafkaConsumer | None = None
         self._cluster: Cluster | None = None
@@ -378,17 +138,8 @@ class KafkaSource:
         missing = sorted(set(self.topics) - cluster.topics.keys())
         if not missing:
             return None
-        return f"Kafka at {','.join(self.servers)} has no topic {', '.join(missing)}, or it may not be described"
-
-    @property
-    def commits(self) -> int:
-        """Commits for lag tools that succeeded."""
-        return self._overseer.commits
-
-    @property
-    def commit_failures(self) -> int:
-        """Commits for lag tools that failed."""
-        return self._overseer.commit_failures
+        servers = ",".join(self.servers)
+        return f"Kafka at {servers} has no topic {', '.join(missing)}, or it may not be described{cluster.meant}"
 
     # -- life -------------------------------------------------------------------------------------------
 
@@ -416,8 +167,8 @@ class KafkaSource:
         if cluster is None:
             servers = ",".join(self.servers)
             if isinstance(self._overseer.error, MISTAKES):
-                raise ConfigError(f"source.client: Kafka at {servers}: {_said(self._overseer.error)}")
-            raise SourceUnavailable(f"Kafka at {servers} cannot be reached: {_said(self._overseer.error)}")
+                raise ConfigError(f"source.client: Kafka at {servers}: {said_of(self._overseer.error)}")
+            raise SourceUnavailable(f"Kafka at {servers} cannot be reached: {said_of(self._overseer.error)}")
         if missing := self._missing(cluster):
             raise SourceUnavailable(missing)
         self._check_settings(cluster)
@@ -489,9 +240,9 @@ class KafkaSource:
             self._check_same_now()
             raise self._truncated(error) from error
         except CorruptRecordError as error:
-            raise SourceError(f"a record arrived damaged: {_said(error)}") from error
+            raise SourceError(f"a record arrived damaged: {said_of(error)}") from error
         except KafkaConfigurationError as error:
-            raise ConfigError(f"source.client: {_said(error)}") from error
+            raise ConfigError(f"source.client: {said_of(error)}") from error
         except (KafkaError, OSError) as error:
             self._outages.failed(error)
             if self._consumer is not None and self._cluster is None:
@@ -510,7 +261,7 @@ class KafkaSource:
 
     def hold(self, partitions: Collection[Partition]) -> None:
         """Read nothing of these until the next call; what was fetched of them already is kept by the client."""
-        self._held = frozenset(TopicPartition(partition.name, partition.number or 0) for partition in partitions)
+        self._held = frozenset(_placed(partition) for partition in partitions)
         if self._consumer is not None:
             self._pause(self._consumer)
 
@@ -540,7 +291,7 @@ class KafkaSource:
     def log_margin(self, offsets: Offsets) -> float:
         """As of when the topics were described last."""
         starts = self._overseer.starts
-        known = {TopicPartition(p.name, p.number or 0): offset for p, offset in offsets.items()}
+        known = {_placed(p): offset for p, offset in offsets.items()}
         return min((offset - starts[tp] for tp, offset in known.items() if tp in starts), default=math.nan)
 
     def lag(self) -> Lag:
@@ -552,7 +303,7 @@ class KafkaSource:
         if self._consumer is None or not self._next:
             return
         try:
-            ends = self._consumer.end_offsets(list(self._next), timeout_ms=_REQUEST_TIMEOUT_MS)
+            ends = self._consumer.end_offsets(list(self._next), timeout_ms=REQUEST_TIMEOUT_MS)
         except (KafkaError, OSError) as error:
             self._outages.failed(error)
             return
@@ -561,10 +312,7 @@ class KafkaSource:
     def checkpointed(self, offsets: Offsets) -> None:
         """Commit, in the background, for whoever watches the group."""
         self._overseer.commit(
-            {
-                TopicPartition(partition.name, partition.number or 0): OffsetAndMetadata(offset)
-                for partition, offset in offsets.items()
-            }
+            {_placed(partition): OffsetAndMetadata(offset) for partition, offset in offsets.items()}
         )
 
     def _fetch(self, bytes_max: int, timeout_s: float) -> list[RawRecord]:
@@ -649,7 +397,7 @@ class KafkaSource:
         """Where committed records end, which is where an open transaction begins."""
         assert self._consumer is not None
         ends: dict[TopicPartition, int] = self._consumer.end_offsets(
-            list(partitions), timeout_ms=_REQUEST_TIMEOUT_MS
+            list(partitions), timeout_ms=REQUEST_TIMEOUT_MS
         )
         return ends
 
@@ -688,7 +436,7 @@ class KafkaSource:
 
     def _tell_new(self, fresh: Sequence[TopicPartition]) -> None:
         """Of partitions that were added to a topic since it was first read."""
-        before = {*self._next, *(TopicPartition(p.name, p.number or 0) for p in self._given)}
+        before = {*self._next, *(_placed(p) for p in self._given)}
         topics = {tp.topic for tp in before}
         if added := [_named(tp) for tp in fresh if tp not in before and tp.topic in topics]:
             log.warning(
@@ -704,7 +452,7 @@ class KafkaSource:
         Raises:
             SourceError: as ``_assign``.
         """
-        newer = self._overseer.wait_newer(self._cluster, self._overseer.period_s + _REQUEST_TIMEOUT_MS / 1000)
+        newer = self._overseer.wait_newer(self._cluster, self._overseer.period_s + REQUEST_TIMEOUT_MS / 1000)
         if newer is not None:
             self._check_same(newer)
 
@@ -742,11 +490,11 @@ class KafkaSource:
         self, consumer: KafkaConsumer, fresh: Sequence[TopicPartition], *, first: bool
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
         """Where to begin with partitions met for the first time, and where they end now."""
-        begins = consumer.beginning_offsets(list(fresh), timeout_ms=_REQUEST_TIMEOUT_MS)
-        ends = consumer.end_offsets(list(fresh), timeout_ms=_REQUEST_TIMEOUT_MS)
+        begins = consumer.beginning_offsets(list(fresh), timeout_ms=REQUEST_TIMEOUT_MS)
+        ends = consumer.end_offsets(list(fresh), timeout_ms=REQUEST_TIMEOUT_MS)
         wanted: dict[TopicPartition, int] = {}
         if self._given:
-            wanted = {TopicPartition(p.name, p.number or 0): offset for p, offset in self._given.items()}
+            wanted = {_placed(p): offset for p, offset in self._given.items()}
         elif isinstance(self.start, Mapping):
             wanted = {
                 TopicPartition(topic, number): offset
@@ -756,7 +504,7 @@ class KafkaSource:
         elif first and self.start == "latest":
             wanted = ends
         elif first and isinstance(self.start, int):
-            found = consumer.offsets_for_times(dict.fromkeys(fresh, self.start), timeout_ms=_REQUEST_TIMEOUT_MS)
+            found = consumer.offsets_for_times(dict.fromkeys(fresh, self.start), timeout_ms=REQUEST_TIMEOUT_MS)
             wanted = {tp: ends[tp] if found.get(tp) is None else found[tp].offset for tp in fresh}
         positions = {tp: wanted.get(tp, begins[tp]) for tp in fresh}
         for tp in fresh:
@@ -774,12 +522,12 @@ class KafkaSource:
         asked: Iterable[tuple[TopicPartition, int]] = error.args[0].items() if error.args else ()
         for tp, offset in asked:
             try:
-                begin = self._consumer.beginning_offsets([tp], timeout_ms=_REQUEST_TIMEOUT_MS)[tp]
-                end = self._consumer.end_offsets([tp], timeout_ms=_REQUEST_TIMEOUT_MS)[tp]
+                begin = self._consumer.beginning_offsets([tp], timeout_ms=REQUEST_TIMEOUT_MS)[tp]
+                end = self._consumer.end_offsets([tp], timeout_ms=REQUEST_TIMEOUT_MS)[tp]
             except (KafkaError, OSError):
                 break
             return _unavailable_offset(tp, offset, begin, end)
-        return RecordsLost(f"an offset is out of range: {_said(error)}")
+        return RecordsLost(f"an offset is out of range: {said_of(error)}")
 
     def _truncated(self, error: LogTruncationError) -> RecordsLost:
         """What was read is not in the log any more, and others may stand in its place."""
@@ -791,7 +539,7 @@ class KafkaSource:
                 f"all of it, and what was answered is not what the topic holds now",
                 {"topic": tp.topic, "partition": tp.partition, "read": read},
             )
-        return RecordsLost(f"the log was truncated below what was read: {_said(error)}")
+        return RecordsLost(f"the log was truncated below what was read: {said_of(error)}")
 
     def _connect(self) -> KafkaConsumer:
         return connect(
@@ -806,7 +554,7 @@ class KafkaSource:
             fetch_max_bytes=self.fetch_bytes_max,
             max_partition_fetch_bytes=self.fetch_bytes_max,
             max_poll_records=self.records_max,
-            bootstrap_timeout_ms=_REQUEST_TIMEOUT_MS,
+            bootstrap_timeout_ms=REQUEST_TIMEOUT_MS,
             reconnect_backoff_max_ms=5000,
         )
 
@@ -826,6 +574,11 @@ def _unavailable_offset(tp: TopicPartition, wanted: int, begin: int, end: int) -
     )
 
 
+def _placed(partition: Partition) -> TopicPartition:
+    """A partition as the client names it."""
+    return TopicPartition(partition.name, partition.number or 0)
+
+
 def _size(item: Any) -> int:
     """Bytes that a record takes here, about; a tombstone takes some, too, or a poll of them would never end."""
     return 64 + sum(max(int(size), 0) for size in (item.serialized_value_size, item.serialized_key_size))
@@ -833,13 +586,3 @@ def _size(item: Any) -> int:
 
 def _named(tp: TopicPartition) -> str:
     return f"{tp.topic}/{tp.partition}"
-
-
-def _topic_id(value: object) -> str:
-    """The id as text; older brokers give none, or zeros."""
-    text = str(value or "")
-    return "" if set(text) <= set("0-") else text
-
-
-def _said(error: BaseException | None) -> str:
-    return said(error) if error is not None else "no answer yet"

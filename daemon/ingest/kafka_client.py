@@ -9,6 +9,7 @@ to send then, is never closed.
 from __future__ import annotations
 
 import contextlib
+import logging
 import socket
 import ssl
 import threading
@@ -20,6 +21,7 @@ from kafka import KafkaConsumer, KafkaProducer
 from kafka.errors import (
     IllegalSaslStateError,
     InvalidReceiveError,
+    KafkaConfigurationError,
     KafkaConnectionError,
     KafkaError,
     KafkaTimeoutError,
@@ -36,8 +38,12 @@ from kafka.producer.producer_batch import ProducerBatch
 from kafka.record.memory_records import MemoryRecordsBuilder
 from kafka.structs import OffsetAndMetadata, TopicPartition
 
+from ..config.secrets import FileSecret
+from ..errors import ConfigError, GraphtideError
 from ..os_errors import said
 from .kafka_receiving import Receiver
+
+log = logging.getLogger(__name__)
 
 
 class TlsRefused(KafkaError):  # type: ignore[misc]
@@ -46,6 +52,9 @@ class TlsRefused(KafkaError):  # type: ignore[misc]
 
 REFUSALS = (SaslAuthenticationFailedError, IllegalSaslStateError, UnsupportedSaslMechanismError, TlsRefused)
 """What a cluster says to a client whose credentials, or whose way to present them, are not right."""
+
+MISTAKES = (KafkaConfigurationError, *REFUSALS)
+"""Errors that the next try will meet again: the settings must change."""
 
 REFUSED_MAX = 3
 """One refusal may be of a broker that does not know the credentials yet; after so many they are wrong."""
@@ -96,6 +105,7 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc]
     trouble: KafkaError | None = None
     """Why the newest connection before the first success did not come about; kafka-python only logs it."""
     _refused = 0
+    _unread = ""  # what was said of a file of a secret
     _transports: tuple[Any, ...] = ()
 
     def close_sockets(self) -> None:
@@ -106,10 +116,24 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc]
                 transport._sock.close()
         self._transports = ()
 
-    def get_connection(self, *arguments: Any, **options: Any) -> Any:
-        connection = super().get_connection(*arguments, **options)
+    def get_connection(self, node_id: Any, *arguments: Any, **options: Any) -> Any:
+        if node_id not in self._conns:
+            self._read_secrets_again()
+        connection = super().get_connection(node_id, *arguments, **options)
         connection.init_future.add_errback(self._note)
         return connection
+
+    def _read_secrets_again(self) -> None:
+        """Have another connection present what the files of passwords hold by now, as it has the certificates."""
+        for name, value in self.config.items():
+            if isinstance(value, FileSecret):
+                try:
+                    self.config[name] = value.again()
+                    self._unread = ""
+                except ConfigError as error:  # it is being replaced, say
+                    if error.message != self._unread:
+                        log.warning("%s; what it held before is presented once more", error.message)
+                    self._unread = error.message
 
     async def _build_transport(self, node: Any, timeout_at: float | None = None) -> Any:
         """As kafka-python's, but it knows what is wrong with TLS, and leaves no socket open."""
@@ -230,6 +254,20 @@ def _of_files(error: OSError, config: Mapping[str, Any]) -> str:
                 return f"{option} = {str(config[option])!r}: {unreadable.strerror}"
     given = [option for option in _FILES if config[option] is not None]
     return f"{error} (see {', '.join(given)})" if given else str(error)
+
+
+def require_files(key: str, client: Mapping[str, Any]) -> None:
+    """See whether TLS can be spoken with the files that a client's options name, before any broker is asked.
+
+    Raises:
+        ConfigError: it cannot; ``key`` is where the options stand.
+    """
+    if client.get("security_protocol") in ("SSL", "SASL_SSL"):
+        config = {**KafkaSSLTransport.DEFAULT_CONFIG, **client}
+        try:
+            KafkaSSLTransport._build_ssl_context(config)
+        except OSError as error:
+            raise ConfigError(f"{key}: {_of_files(error, config)}") from error
 
 
 def connect(
@@ -386,6 +424,21 @@ def _close_producer(producer: KafkaProducer, timeout_s: float) -> None:
         sender.join(_END_S)
         producer.close(timeout=0)
     sender.join(_END_S)  # it may have been told to stop only just now
+
+
+def command_options(servers: str) -> dict[str, Any]:
+    """How a command connects to these brokers (commas between)."""
+    return {"bootstrap_servers": servers.split(","), "bootstrap_timeout_ms": COMMAND_CONNECT_MS}
+
+
+def command_error(
+    servers: str, error: KafkaError, otherwise: type[GraphtideError], hint: str = ""
+) -> GraphtideError:
+    """What a command says where it cannot use a cluster: ``ConfigError`` where the settings must change; else the
+    other one, with a hint."""
+    if isinstance(error, MISTAKES):
+        return ConfigError(f"Kafka at {servers}: {said(error)}")
+    return otherwise(f"Kafka at {servers}: {said(error)}{hint}")
 
 
 class KafkaLink:

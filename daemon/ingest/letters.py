@@ -8,17 +8,18 @@ from __future__ import annotations
 import codecs
 from dataclasses import replace
 
+from ...gpma.memory import Trickle
 from ..records.encodings import HEADER_LINE, ROW
 from ..records.stream import BadRecord, RawRecord
 from .decode_columns import Bad, Reason
 from .decode_text import Lines
-from .sift import ROWS_APART_MAX, BadPart, LettersMemory, Room, bad_parts
+from .sift import ROWS_APART_MAX, BadPart, Room, bad_parts
 
 _LETTER_BYTES = 200
 """About what a letter has besides its record's bytes, key and headers, and the reason in words."""
 
 
-def room_of(record: RawRecord, memory: LettersMemory) -> Room:
+def room_of(record: RawRecord, memory: Trickle) -> Room:
     """How much the letters of this record may come to. ``memory``: who is asked for it."""
     own = len(record.key or b"") + sum(len(name) + len(value) for name, value in record.headers)
     return Room(len(record.value or b"") + own, own + _LETTER_BYTES, memory)
@@ -40,7 +41,7 @@ def bad_lines(record: RawRecord, value: bytes, lines: Lines, room: Room) -> list
     in_file = record.partition.number is None
     for start, end, why in lines.bad:
         if in_file or room.is_left:
-            letters.append(_bad_line(record, value, start, end, why))
+            letters.append(_bad_bytes(record, start, value[start:end], why))
             room.take(letters[-1].value, why)
         else:
             together.setdefault(why.reason, []).append((start, value[start:end], why))
@@ -57,10 +58,6 @@ def bad_lines(record: RawRecord, value: bytes, lines: Lines, room: Room) -> list
             detail = f"{len(some)} lines, of the first: {why.detail}"
             letters.append(_bad_bytes(record, first, b"\n".join(line for _, line, _ in some), Bad(reason, detail)))
     return letters
-
-
-def _bad_line(record: RawRecord, value: bytes, start: int, end: int, bad: Bad) -> BadRecord:
-    return _bad_bytes(record, start, value[start:end], bad)
 
 
 def bad_value(record: RawRecord, bad: Bad) -> BadRecord:

@@ -72,11 +72,6 @@ class OrderedReader:
         self._behind: tuple[Mapping[Partition, int], float] = ({}, 0.0)
         self._lay_before: Mapping[Partition, int] | None = None
 
-    @property
-    def unit(self) -> str:
-        """As of the source."""
-        return self.source.unit
-
     def follow(self, passed: Iterator[Passed]) -> None:
         """Go along these first, as far as the source is not past them already; each is past the one before."""
         self._passed = passed

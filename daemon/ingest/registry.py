@@ -138,10 +138,7 @@ class Registry:
         path = f"/subjects/{quote(subject, safe='')}/versions"
         posted = {"schema": text} if kind == "AVRO" else {"schema": text, "schemaType": kind}
         status, body = self._answer(path, time.monotonic() + self.timeout_s, orjson.dumps(posted))
-        try:
-            answer = orjson.loads(body)
-        except orjson.JSONDecodeError:
-            answer = None
+        answer = _json(body)
         said = answer if isinstance(answer, dict) else {}
         if 400 <= status < 500 and status not in _LATER:
             why = columns.shown(said.get("message") or status)
@@ -162,10 +159,7 @@ class Registry:
         status, kinds = self._answer("/schemas/types", time.monotonic() + self.timeout_s)
         if status != 200:
             raise RegistryAway(f"{self._named} answers {status} to /schemas/types")
-        try:
-            known = orjson.loads(kinds)
-        except orjson.JSONDecodeError:
-            known = None
+        known = _json(kinds)
         if not isinstance(known, list):
             raise RegistryAway(f"{self._named} is no schema registry: it does not say what types it knows")
         return f"{self.url} ({', '.join(map(str, known[:9]))})"
@@ -214,10 +208,7 @@ class Registry:
 
     def _read(self, path: str, what: str, ends: float) -> dict[str, Any]:
         status, body = self._answer(path, ends)
-        try:
-            answer = orjson.loads(body) if len(body) <= self._body_max else None
-        except orjson.JSONDecodeError:
-            answer = None
+        answer = _json(body) if len(body) <= self._body_max else None
         if status == 404 and isinstance(answer, dict) and answer.get("error_code") in _UNKNOWN:
             raise Bad(Reason.UNKNOWN_SCHEMA, f"the registry knows no {what.removesuffix(',')}")
         if status != 200:
@@ -287,6 +278,14 @@ class Registry:
             elif isinstance(event, h11.EndOfMessage | h11.ConnectionClosed):
                 break
         return status, bytes(body)
+
+
+def _json(body: bytes) -> Any:
+    """What it holds; None: it is no JSON."""
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
 
 
 def _left(ends: float) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import islice
 from typing import NamedTuple
 
@@ -76,6 +76,86 @@ class Gone:
 
 def _digest(name: str) -> bytes:
     return hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8).digest()
+
+
+class Past:
+    """What is known of files that are no partitions any more. One thread changes it; ``state`` is for any.
+
+    ``retired``: files that are there, by name; those that retired last are the last. ``early``: files that were
+    deleted before a checkpoint covered them, and how many bytes were read of each. ``state``: for a checkpoint, as
+    of the last ``keep``.
+    """
+
+    def __init__(self, turns: int) -> None:
+        """``turns``: see ``Gone``."""
+        self.retired: dict[str, Retired] = {}
+        self.early: dict[str, int] = {}
+        self.state = b""
+        self._turns = turns
+        self._gone = Gone(turns=turns)
+        self._is_old = False
+
+    def restore(self, state: bytes, names: Collection[str]) -> dict[str, int]:
+        """Go on from what a checkpoint kept (empty: nothing); ``names``: the files that are there.
+
+        Returns those that were gone before that checkpoint covered them, as ``early``.
+
+        Raises:
+            ValueError: it is of a later version.
+        """
+        entries, self._gone, early = unpack(state, self._turns)
+        self.retired = {name: entry for name, entry in entries.items() if name in names}
+        for name in entries.keys() - names:
+            self.note_gone(name, entries[name].offset)
+        self._is_old = True
+        return early
+
+    def retire(self, name: str, entry: Retired) -> None:
+        """A file is done with."""
+        self.retired.pop(name, None)
+        self.retired[name] = entry
+        self._is_old = True
+
+    def change(self, name: str, entry: Retired) -> None:
+        """A retired file is another way now, and stays one."""
+        self.retired[name] = entry
+        self._is_old = True
+
+    def delete(self, name: str) -> None:
+        """A file is there no more; harmless where it was not retired."""
+        entry = self.retired.pop(name, None)
+        if entry is not None:
+            self.note_gone(name, entry.offset)
+
+    def note_gone(self, name: str, offset: int) -> None:
+        """A file was deleted, of which every checkpoint covers so many bytes."""
+        self._gone.note(name, offset)
+        self._is_old = True
+
+    def note_early(self, name: str, offset: int) -> None:
+        """A file was deleted, of which so many bytes were read, before a checkpoint covered it."""
+        self.early[name] = offset
+        self._is_old = True
+
+    def forget_early(self, name: str) -> bool:
+        """It is covered by now, or there again; whether it was such a file."""
+        known = self.early.pop(name, None) is not None
+        self._is_old |= known
+        return known
+
+    def covers(self, name: str, offset: int) -> bool:
+        """Whether a file of this name was deleted after it was read so far, as every checkpoint knows."""
+        return self._gone.covers(name, offset)
+
+    def turn(self) -> None:
+        """A checkpoint was made."""
+        self._gone.turn()
+
+    def keep(self) -> None:
+        """Have what changed in ``state``."""
+        if self._is_old:
+            self.state = pack(self.retired, self._gone, self.early)
+            self._is_old = False
 
 
 def pack(retired: Mapping[str, Retired], gone: Gone, early: Mapping[str, int]) -> bytes:

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol, Self
 import numpy as np
 
 from ...gpma.index.ids import IntColumn
-from ...gpma.memory import Memory, Trickle
+from ...gpma.memory import Trickle
 from ..records.stream import UpdateBlock
 from .decode_columns import Bad, BadRows, Rules
 
@@ -20,30 +20,12 @@ OBJECT_BYTES = 500
 """About what a letter takes in memory besides its row and the reason."""
 
 
-class LettersMemory:
-    """Asks for the memory of letters as they come to be: a few bytes of a record may make many letters.
-
-    A letter that is its whole record takes none to speak of.
-    """
-
-    def __init__(self, memory: Memory | None = None) -> None:
-        """``memory``: who is asked; None: the system's."""
-        self._letters = Trickle(memory or Memory())
-
-    def take(self, n_bytes: int) -> None:
-        """One more letter of so many bytes.
-
-        Raises:
-            MemoryError: there is none for those that would follow.
-        """
-        self._letters.take(n_bytes + OBJECT_BYTES)
-
-
 class Room:
     """What is left for letters of one row, or one line, each of one record."""
 
-    def __init__(self, record_bytes: int, own_bytes: int, memory: LettersMemory) -> None:
-        """``own_bytes``: what each letter has besides its row and the reason."""
+    def __init__(self, record_bytes: int, own_bytes: int, memory: Trickle) -> None:
+        """``own_bytes``: what each letter has besides its row and the reason. ``memory``: who is asked for that of
+        letters, since a few bytes of a record may make many."""
         self._own_bytes = own_bytes
         self._memory = memory
         self._bytes = APART_BYTES_MIN + APART_SHARE * record_bytes
@@ -58,10 +40,10 @@ class Room:
         """One more letter.
 
         Raises:
-            MemoryError: see ``LettersMemory``.
+            MemoryError: there is none for those that would follow.
         """
         n_bytes = len(value) + len(why.detail)
-        self._memory.take(n_bytes)
+        self._memory.take(n_bytes + OBJECT_BYTES)
         self._bytes -= n_bytes + self._own_bytes
         self._letters -= 1
 

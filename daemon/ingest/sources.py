@@ -13,8 +13,8 @@ from typing import Any
 from ..config.settings import Config
 from ..errors import ConfigError
 from ..records.stream import DeadLetters, Source
+from .arrow_extra import NEEDS_PYARROW, is_readable
 from .dead_letters import FileDeadLetters
-from .decode_arrow import NEEDS_PYARROW, is_readable
 from .registry import Registry, basic_authorization
 from .spool import SpoolSource
 

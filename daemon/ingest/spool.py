@@ -1,38 +1,34 @@
 """The source that needs no broker: a directory of append-only record files, followed while they grow.
 
-Every file is a partition of its own; offsets are bytes of its (decompressed) content. Files are begun in name
-order: what earlier names offer when a file comes is read before it, so that a writer may go on in another file.
-What is added to files later is picked up, of several that grow side by side in turns: where they grow faster than
-they are read, all are behind alike. An incomplete last record or line waits, except at the end of a complete
-compressed file, where a last line needs no line end.
+Each file is a partition. Offsets are bytes of its (decompressed) content.
 
-Append-only is checked. A file that shrinks below what was read, is replaced by another file, or whose first
-bytes change is a ``SourceError``, never silence: a fingerprint (length and CRC32C of the first bytes that
-were read) is compared at every read, and across restarts through a small file next to the checkpoints.
+**Order.** Files are begun in the order of their names. What earlier names hold when a file comes is read before
+it, so that a writer may go on in another file. Files that grow side by side are read in turns: where they grow
+faster than they are read, all are behind alike. A last record or line that is not complete waits. Only a complete
+compressed file may end without a line end.
 
-A file that was read whole is *retired* once the oldest checkpoint that is kept covers it: it is no partition any
-more, and may be deleted. Checkpoints keep which files those are, and which of them were deleted lately
-(``retired.py``). Should one grow after all, it is taken up again. The last name stays, so that a position always
-tells how far reading has come.
+**Append-only** is checked. It is a ``SourceError``, never silence, if a file shrinks below what was read, is
+replaced by another file, or has other bytes at its beginning. For the last, fingerprints are compared at every
+read (``spool_file.py``), and across restarts (``spool_fingerprints.py``).
 
-One that is deleted earlier, read whole, stays in the position until a checkpoint covers it: a restart from one
-before must tell that it lacks what was read (``ordered.py``), and a restart from this one that it lacks nothing.
+**Retired files** (``retired.py``) were read whole, as the oldest checkpoint that is kept knows. They are no
+partitions any more, and may be deleted. One that grows after all is taken up again. The last name never retires,
+so that a position always tells how far reading has come. A file that is deleted earlier stays in the position
+until a checkpoint covers it: a restart from one before must tell that it lacks what was read (``ordered.py``),
+and a restart from this one that it lacks nothing.
 
-What cannot be read is set aside by itself, as a record that is refused: a frame whose checksum fails while the
-framing holds (by the encoding ``CORRUPT``, which no decoder knows), a line that is too long, the rest of a file
-whose framing or compressed data is damaged, a file whose name is not UTF-8. A file that cannot be opened is an
-outage of this file, and the others go on.
+**What cannot be read** is set aside by itself, as a record that is refused (``spool_records.py``): a frame whose
+checksum fails, a line that is too long, the rest of a file that is damaged, a file whose name is not UTF-8. A
+file that cannot be opened is an outage of this file, and the others go on.
 
-A look costs the same however many files there are: those that grew last are looked at each time, the others in
-turn, and the directory is listed when it changed. Where files came, all that are not retired are looked at, and
-of the others those that retired last, thousands where that takes little of the time: whoever wrote them may have
-gone on there before.
+**A look** costs the same however many files there are. Those that grew last are looked at each time, the others
+in turn. The directory is listed when it changed. Where files came, all that are not retired are looked at, and
+some that retired last: whoever wrote them may have gone on there before.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import math
 import os
@@ -42,11 +38,10 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
-from itertools import islice, takewhile
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from ..durable import replace_file
 from ..errors import ConfigError, SourceError
 from ..os_errors import why
 from ..records.encodings import ENCODINGS
@@ -56,9 +51,8 @@ from ..records.spool_format import (
     file_kind,
 )
 from ..records.stream import Lag, Offsets, Partition, RawRecord, Standing
-from . import retired
 from .decode_columns import Reason
-from .retired import Gone, Retired
+from .retired import Past, Retired
 from .spool_content import Content, Inflated, Plain
 from .spool_file import (
     FINGERPRINT_BYTES,
@@ -71,7 +65,9 @@ from .spool_file import (
     stop_inflating,
     take_fingerprint,
 )
+from .spool_fingerprints import Fingerprints
 from .spool_folder import Folder
+from .spool_incomplete import Incomplete
 from .spool_records import READ_BYTES, RecordReader
 
 log = logging.getLogger(__name__)
@@ -89,12 +85,6 @@ of those that retired last."""
 LOOKED_BACK_AT, LOOK_BACK_SHARE = 10_000, 0.1
 """Or so many of these, as long as that takes no larger share of the time."""
 
-INCOMPLETE_S = 60.0
-"""A file that has ended within a record for so long is told of: its writer died, perhaps, or forgot a line end."""
-INCOMPLETE_NAMED = 5
-"""So many of them in as long a time are named."""
-
-_KEPT_OF_A_FILE = {"bytes": int, "crc32c": int, "offset": int, "whole": bool}
 _TURNS = 4  # of files with enough to read, in one poll at least
 _RECORD_BYTES = 64  # what a record takes besides its value, about: tiny ones must not make a poll endless
 
@@ -141,20 +131,13 @@ class SpoolSource:
             raise ConfigError(f"source.start = {start!r}: a spool starts at earliest, latest or given bytes")
         self.path = Path(path)
         self.start = start
-        self.fingerprints = fingerprints
-        self.record_bytes_max = record_bytes_max
         self._clock = clock
         self._records = RecordReader(block_bytes, record_bytes_max, wall_clock, directed=directed)
         self.outages = 0
         self._folder = Folder(self.path)
         self._files: dict[str, SpoolFile] = {}
-        self._retired: dict[str, Retired] = {}
-        self._turns = checkpoints_kept + 1
-        self._gone = Gone(turns=self._turns)
-        self._early: dict[str, int] = {}  # deleted before a checkpoint covered them, and how much was read
-        self._state = b""
-        self._state_is_old = False
-        self._known: dict[str, dict[str, Any]] = {}
+        self._past = Past(checkpoints_kept + 1)
+        self._fingerprints = Fingerprints(fingerprints)
         self._checkpoints: deque[Offsets] = deque(maxlen=checkpoints_kept)
         self._first_offsets: dict[str, int] = {}
         self._ignored: set[str] = set()
@@ -176,8 +159,7 @@ class SpoolSource:
         self._backlog: dict[str, int] | None = None
         self._behind_since: float | None = None
         self._at_end = clock()
-        self._incomplete: dict[str, float] = {}  # files that end within a record, and since when; the first first
-        self._tell_of_incomplete_at = clock()
+        self._incomplete = Incomplete(clock)
 
     # -- life -------------------------------------------------------------------------------------------
 
@@ -210,31 +192,29 @@ class SpoolSource:
         return self.away is None and any(not self._files[name].away for name in self._to_read - self._held)
 
     def _restore(self, offsets: Offsets, state: bytes) -> None:
+        past, there = self._past, self._folder.names.keys()
         try:
-            entries, self._gone, early = retired.unpack(state, self._turns)
+            early = past.restore(state, there)
         except ValueError as error:
             raise SourceError(f"the checkpoint cannot be used for a spool: {error}") from error
-        self._retired = {name: entry for name, entry in entries.items() if name in self._folder.names}
-        for name in entries.keys() - self._folder.names.keys():
-            self._gone.note(name, entries[name].offset)
-        self._state_is_old = True
-        known = self._known = self._load_fingerprints()
+        self._fingerprints.load()
         for (name, number), offset in offsets.items():
             kind = file_kind(name)
             if kind is None or number is not None:
                 raise SourceError(f"{name!r} is not the name of a spool file", {"file": name})
-            entry = self._retired.get(name)
-            if name not in self._folder.names and (early.get(name) == offset or self._gone.covers(name, offset)):
-                self._gone.note(name, offset)
+            entry = past.retired.get(name)
+            if name not in there and (early.get(name) == offset or past.covers(name, offset)):
+                past.note_gone(name, offset)
             elif entry is None or entry.offset != offset:
-                self._restore_file(name, kind, offset, known.get(name))
-        self._keep_state()
+                self._restore_file(name, kind, offset)
+        past.keep()
 
-    def _restore_file(self, name: str, kind: FileKind, offset: int, known: dict[str, Any] | None) -> None:
+    def _restore_file(self, name: str, kind: FileKind, offset: int) -> None:
+        known = self._fingerprints.known.get(name)
         if name not in self._folder.names:
             if known is not None and known["whole"] and known["offset"] == offset:
                 log.warning("spool file %s, read whole before, is gone; it is forgotten", name)
-                self._gone.note(name, offset)
+                self._past.note_gone(name, offset)
                 return
             raise SourceError(
                 f"spool file {str(self.path / name)!r} is gone, and the offsets end at byte {offset} of it: what "
@@ -302,14 +282,14 @@ class SpoolSource:
             return "unknown"
         if name in self._files:
             return "expected"
-        entry = self._retired.get(name)
+        entry = self._past.retired.get(name)
         if entry is not None:
             return "covered" if offset <= entry.offset else "expected"
         if os.path.exists(self.path / name):  # its writer may have made it just now
             return "expected"
-        if offset <= self._early.get(name, -1):
+        if offset <= self._past.early.get(name, -1):
             return "expected"
-        return "covered" if self._gone.covers(name, offset) else "unknown"
+        return "covered" if self._past.covers(name, offset) else "unknown"
 
     def lag(self) -> Lag:
         """Bytes unread (of a compressed file: compressed bytes), and seconds since the end was last reached."""
@@ -322,7 +302,7 @@ class SpoolSource:
 
     def state(self) -> bytes:
         """The retired files, for a checkpoint."""
-        return self._state
+        return self._past.state
 
     def backlog(self) -> int | None:
         """Bytes (of a compressed file: compressed ones) that lay there at ``open`` and are unread; not those of an
@@ -346,15 +326,15 @@ class SpoolSource:
     def checkpointed(self, offsets: Offsets) -> None:
         """Keep the fingerprints of the files that checkpoints name; retire what all of them cover."""
         self._checkpoints.append(dict(offsets))
-        if self.fingerprints is not None:
-            self._keep_fingerprints(self.fingerprints)
-        for name in [name for name, offset in self._early.items() if offsets.get(Partition(name)) == offset]:
-            self._gone.note(name, self._early[name])
+        self._fingerprints.keep(self._files, self._checkpoints, newest=offsets)
+        early = self._past.early
+        for name in [name for name, offset in early.items() if offsets.get(Partition(name)) == offset]:
+            self._past.note_gone(name, early[name])
             self._forget_early(name)
-        self._gone.turn()
+        self._past.turn()
         if len(self._checkpoints) == self._checkpoints.maxlen:
             self._retire(self._checkpoints[0])
-        self._keep_state()
+        self._past.keep()
 
     def _retire(self, covered: Offsets) -> None:
         last = max(self._files, default="")
@@ -363,41 +343,9 @@ class SpoolSource:
             for file in self._files.values()
             if file.whole and covered.get(file.partition) == file.offset and (file.name != last or file.aside)
         ]
-        self._state_is_old |= bool(done)
         for file in done:
-            self._retired.pop(file.name, None)  # the last that retired are the last here
-            self._retired[file.name] = file.entry
+            self._past.retire(file.name, file.entry)
             self._drop(file)
-
-    def _keep_fingerprints(self, path: Path) -> None:
-        """Those of the files that checkpoints name; what is known of one that was deleted since is kept, too."""
-        newest = self._checkpoints[-1]
-        entries = {}
-        for partition in {partition for offsets in self._checkpoints for partition in offsets}:
-            file, offset = self._files.get(partition.name), newest.get(partition)
-            if file is not None and offset is not None:
-                length, checksum = file.fingerprint
-                whole = file.unread == 0 and file.offset == offset
-                entries[file.name] = {"bytes": length, "crc32c": checksum, "offset": offset, "whole": whole}
-            elif partition.name in self._known:
-                entries[partition.name] = self._known[partition.name]
-        self._known = entries
-        try:
-            replace_file(path, json.dumps(entries).encode())
-        except OSError as error:  # the fingerprints of before still hold for what they cover
-            log.error("fingerprints of the spool cannot be kept in %s: %s", path, why(error))
-
-    def _load_fingerprints(self) -> dict[str, dict[str, Any]]:
-        if self.fingerprints is None or not self.fingerprints.exists():
-            return {}
-        try:
-            known = json.loads(self.fingerprints.read_text())
-            return {
-                name: {key: kind(entry[key]) for key, kind in _KEPT_OF_A_FILE.items()}
-                for name, entry in known.items()
-            }
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise SourceError(f"{str(self.fingerprints)!r} cannot be read: {error}. Delete it to go on") from error
 
     def _read_available(self, bytes_max: int) -> list[RawRecord]:
         if self._failed is not None:
@@ -566,53 +514,35 @@ class SpoolSource:
         if self.away is not None:
             self.away = None
             log.info("the spool %s can be read again", self.path)
-        self._keep_state()
-        self._tell_of_incomplete()
+        self._past.keep()
+        self._incomplete.tell(lambda name: self._files[name].unread)
         return True
-
-    def _tell_of_incomplete(self) -> None:
-        """Once for each end: what lies there counts as lag, and no epoch will come of it. Of many files together,
-        for whoever forgets a line end forgets it in all."""
-        now = self._clock()
-        if now < self._tell_of_incomplete_at:
-            return
-        due = [name for name, _ in takewhile(lambda item: now - item[1] >= INCOMPLETE_S, self._incomplete.items())]
-        for place, name in enumerate(due):
-            del self._incomplete[name]
-            if place < INCOMPLETE_NAMED:
-                log.warning(
-                    "spool file %s ends within a record or line: its last %d bytes wait for what is missing, be "
-                    "it a line end",
-                    *(name, self._files[name].unread),
-                )
-        if len(due) > INCOMPLETE_NAMED:
-            log.warning("and so do %d other files of the spool", len(due) - INCOMPLETE_NAMED)
-        if due:
-            self._tell_of_incomplete_at = now + INCOMPLETE_S
 
     def _look_back(self) -> None:
         """Look at all that are not retired, and at those that retired last."""
         began, is_far = time.thread_time(), time.monotonic() >= self._far_back_at
-        for name in [*self._files, *islice(reversed(self._retired), LOOKED_BACK_AT if is_far else LOOKED_AT)]:
+        last_retired = islice(reversed(self._past.retired), LOOKED_BACK_AT if is_far else LOOKED_AT)
+        for name in [*self._files, *last_retired]:
             self._look(name)
         if is_far:
             self._far_back_at = time.monotonic() + (time.thread_time() - began) / LOOK_BACK_SHARE
 
     def _compare_names(self) -> None:
         names = self._folder.names.keys()
-        for name in (self._files.keys() | self._retired.keys()) - names:
+        known = self._files.keys() | self._past.retired.keys()
+        for name in known - names:
             self._forget(name)
-        for name in sorted(names - self._files.keys() - self._retired.keys()):
+        for name in sorted(names - known):
             self._meet(name)
 
     def _next_to_look_at(self) -> Iterator[str]:
         yield from list(self._grew_last)
         turn = list(islice(self._others, LOOKED_AT))
         if not turn:
-            self._others = iter([*self._files, *(self._retired.keys() - self._files.keys())])
+            self._others = iter([*self._files, *(self._past.retired.keys() - self._files.keys())])
             turn = list(islice(self._others, LOOKED_AT))
         for name in turn:
-            if name not in self._grew_last and (name in self._files or name in self._retired):
+            if name not in self._grew_last and (name in self._files or name in self._past.retired):
                 yield name
 
     def _meet(self, name: str) -> None:
@@ -667,9 +597,9 @@ class SpoolSource:
         else:
             self._to_read.discard(file.name)
         if unread and file.name not in self._to_read:
-            self._incomplete.setdefault(file.name, self._clock())
+            self._incomplete.note(file.name)
         else:
-            self._incomplete.pop(file.name, None)
+            self._incomplete.forget(file.name)
 
     def _look(self, name: str) -> None:
         """See how large a file is now.
@@ -690,8 +620,8 @@ class SpoolSource:
         else:
             if file is not None:
                 self._changed(file, status)
-            elif (status.st_size, status.st_mtime_ns) != self._retired[name][1:3]:
-                self._retired_changed(name, self._retired[name], status)
+            elif (status.st_size, status.st_mtime_ns) != (entry := self._past.retired[name])[1:3]:
+                self._retired_changed(name, entry, status)
 
     def _changed(self, file: SpoolFile, status: os.stat_result) -> None:
         inode = (status.st_dev, status.st_ino)
@@ -723,8 +653,7 @@ class SpoolSource:
         elif not grew and not self._check_beginning(name, entry.fingerprint):
             return
         if entry.aside or not grew:
-            self._retired[name] = entry._replace(size=status.st_size, changed_ns=status.st_mtime_ns)
-            self._state_is_old = True
+            self._past.change(name, entry._replace(size=status.st_size, changed_ns=status.st_mtime_ns))
             return
         log.info("spool file %s grew after it was retired; it is read on from byte %d", name, entry.offset)
         # What is kept of it stays: a checkpoint may be made of a position from before it was taken up again.
@@ -746,11 +675,6 @@ class SpoolSource:
                 return False
         return True
 
-    def _keep_state(self) -> None:
-        if self._state_is_old:
-            self._state = retired.pack(self._retired, self._gone, self._early)
-            self._state_is_old = False
-
     def _forget(self, name: str) -> None:
         """A file that is there no more."""
         file = self._files.get(name)
@@ -758,35 +682,30 @@ class SpoolSource:
             if file.unread:
                 raise SourceError(f"spool file {name} was deleted with {file.unread} bytes unread", {"file": name})
             self._drop(file)
-        entry = self._retired.pop(name, None)
-        if entry is not None:
-            self._gone.note(name, entry.offset)
-            self._state_is_old = True
+        self._past.delete(name)
         if file is None:
             return
         if self._checkpoints and self._checkpoints[-1].get(file.partition) == file.offset:
             log.info("spool file %s was deleted after it was read whole; it is forgotten", name)
-            self._gone.note(name, file.offset)
-            self._state_is_old = True
+            self._past.note_gone(name, file.offset)
         elif file.offset > 0:
             log.warning(
                 "spool file %s was deleted after it was read whole, and before a checkpoint covers it: a restart "
                 "until then will wait for it",
                 name,
             )
-            self._early[name] = self._position[file.partition] = file.offset
-            self._state_is_old = True
+            self._past.note_early(name, file.offset)
+            self._position[file.partition] = file.offset
 
     def _forget_early(self, name: str) -> None:
-        if self._early.pop(name, None) is not None:
+        if self._past.forget_early(name):
             self._position.pop(Partition(name), None)
-            self._state_is_old = True
 
     def _drop(self, file: SpoolFile) -> None:
         stop_inflating(file)
         del self._files[file.name], self._position[file.partition], self._amount[file.partition]
         self._to_read.discard(file.name)
-        self._incomplete.pop(file.name, None)
+        self._incomplete.forget(file.name)
         self._came.discard(file.name)
         self._grew_last.pop(file.name, None)
 

@@ -93,20 +93,19 @@ class Folder:
         with os.scandir(self.path) as entries:
             for entry in entries:
                 name = os.fsencode(entry.name).decode(errors="backslashreplace")
+                trouble = None
                 try:
                     if entry.is_file():
                         if name == entry.name or name not in names:
                             names[name] = entry.name
                     elif not entry.is_dir() and file_kind(name) is not None:
-                        unreadable.add(name)
-                        if name not in self._unreadable:
-                            log.warning(
-                                "%s in the spool is no file, or a link that leads to none, and is left out", name
-                            )
+                        trouble = "is no file, or a link that leads to none, and is left out"
                 except OSError as error:  # a link that leads nowhere, say
+                    trouble = f"cannot be read and is left out: {why(error)}"
+                if trouble is not None:
                     unreadable.add(name)
                     if name not in self._unreadable:
-                        log.warning("%s in the spool cannot be read and is left out: %s", name, why(error))
+                        log.warning("%s in the spool %s", name, trouble)
         self.names, self._unreadable = names, unreadable
         self._listed_at = time.monotonic()
         took = time.thread_time() - began

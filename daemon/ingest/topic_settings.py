@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,13 @@ class TopicSettings:
     retention_s: float | None
     retention_bytes: int | None = None
     tombstones_s: float = 86_400.0
+
+
+def meant(topics: Iterable[str], there: Iterable[str]) -> str:
+    """For the end of a message that there are no such topics: what they may be called."""
+    known = sorted(name for name in there if not name.startswith("__"))  # Kafka's own begin so
+    close = [name for topic in topics for name in difflib.get_close_matches(topic, known, n=1)]
+    return f"; did you mean {', '.join(close)}?" if close else ""
 
 
 def read_topic_settings(admin: Any, topics: Iterable[str]) -> dict[str, TopicSettings]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -17,10 +17,32 @@ from .topology import StorageState
 class Unwanted(threading.Event):
     """Set once nobody waits for an answer any more; and how whoever works at it tells what holds it up."""
 
-    def __init__(self, compiles: Callable[[bool], None]) -> None:
+    def __init__(self, compiles: Callable[[bool], None] = lambda _: None) -> None:
         """``compiles``: told when kernels begin to be compiled for it, or loaded, and when they are there."""
         super().__init__()
         self.compiles = compiles
+        self._noting = threading.Lock()
+        self._stops: list[Callable[[], None]] = []
+
+    def set(self) -> None:
+        with self._noting:
+            super().set()
+            for stop in self._stops:
+                stop()
+
+    @contextmanager
+    def stopping(self, stop: Callable[[], None]) -> Iterator[None]:
+        """In the block, ``stop`` is called once nobody waits any more: by whoever finds that out, for whoever
+        works at it has no time to look. Only a moment may it take."""
+        with self._noting:
+            self._stops.append(stop)
+            if self.is_set():
+                stop()
+        try:
+            yield
+        finally:
+            with self._noting:
+                self._stops.remove(stop)
 
 
 @contextmanager
@@ -34,52 +56,15 @@ def compiling(given_up: threading.Event) -> Iterator[None]:
         compiles(False)
 
 
-class AskedPrograms(Protocol):
-    """Requests that take a while: each on a thread of its own, which may be told that nobody waits any more.
+Answer = tuple[StorageState, dict[str, Any]]
 
-    ``params`` (what is None is left out) and answers as MessagePack has them. All raise ``GraphtideError``; where
-    the program or a parameter is wrong, with the message of the registry.
-    """
+AnswerAside = Callable[[Mapping[str, Any], threading.Event], Answer]
+"""Answers a request that takes a while, on a thread of its own.
 
-    def compute(self, params: Mapping[str, Any], given_up: threading.Event) -> tuple[StorageState, dict[str, Any]]:
-        """Run a program (``program``, ``parameters``) once; values for ``vertices``, or the ``top`` ones."""
-        ...
-
-    def keep(self, params: Mapping[str, Any], given_up: threading.Event) -> tuple[StorageState, dict[str, Any]]:
-        """Keep a program (``program``, ``parameters``, ``id`` or None) up to date from now on; durable."""
-        ...
-
-    def drop(self, params: Mapping[str, Any], given_up: threading.Event) -> tuple[StorageState, dict[str, Any]]:
-        """Keep it up to date no more (``program``: its id); durable."""
-        ...
-
-
-class AskedPlacement(Protocol):
-    """Requests about where rows are, in the same way."""
-
-    def placement(
-        self, params: Mapping[str, Any], given_up: threading.Event
-    ) -> tuple[StorageState, dict[str, Any]]:
-        """Which rows are where, and why; of ``vertices``, too, if there are any."""
-        ...
-
-    def rebalance(
-        self, params: Mapping[str, Any], given_up: threading.Event
-    ) -> tuple[StorageState, dict[str, Any]]:
-        """Have rows move where they had better be, without waiting for a reason."""
-        ...
-
-    def freeze(self, params: Mapping[str, Any], given_up: threading.Event) -> tuple[StorageState, dict[str, Any]]:
-        """Let rows stay where they are; with ``thaw`` no longer."""
-        ...
-
-    def device(self, params: Mapping[str, Any], given_up: threading.Event) -> tuple[StorageState, dict[str, Any]]:
-        """Whether there is a device, or why not; with ``retry`` try it again."""
-        ...
-
-
-class Asked(AskedPrograms, AskedPlacement, Protocol):
-    """All of it."""
+It gets the parameters (what is None is left out), and what is set once nobody waits any more. Parameters and
+answers are as MessagePack has them. It raises ``GraphtideError``; where the program or a parameter is wrong, with
+the message of the registry.
+"""
 
 
 def ids_to_engine(ids: IdColumn | None) -> Any:

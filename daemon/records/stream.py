@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import reprlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
@@ -92,13 +94,20 @@ def offsets_from_wire(wire: Mapping[str, Any]) -> dict[Partition, int]:
     return offsets
 
 
+_DIGITS = re.compile(r"-?[0-9]{1,19}", re.ASCII)
+
+
 def _whole(value: object) -> int:
     """A number as it came from elsewhere: whole ones may be floats (of JavaScript), or digits (keys of JSON)."""
-    if isinstance(value, str) and value.isascii() and value.removeprefix("-").isdigit():
-        return int(value)
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1:
-        raise ValueError(f"{value!r} is no whole number")
-    return int(value)
+    if isinstance(value, str) and _DIGITS.fullmatch(value):
+        whole = int(value)
+    elif isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1:
+        raise ValueError(f"{reprlib.repr(value)} is no whole number")
+    else:
+        whole = int(value)
+    if not -(2**63) <= whole < 2**63:
+        raise ValueError("a number has more than 64 bits")
+    return whole
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from ..errors import GraphtideError, LimitExceeded, TimedOut, Unauthorized
-from .listening import TlsFiles, tls_context
+from .listening import held_files, tls_context
 
 if TYPE_CHECKING:
     from ..config.sections.limits import LimitsConfig
@@ -66,9 +66,10 @@ class Admission:
 
     def __init__(self, access: Mapping[str, Any], limits: LimitsConfig, loop: asyncio.AbstractEventLoop) -> None:
         """``access``: ``tokens`` (a list; empty: none is asked for), ``admin_tokens`` (likewise, of those who may
-        change something) and ``tls`` (the files, or None).
+        change something) and ``tls`` (descriptors of the files, ``HeldTls``; empty: there are none).
 
-        Where the files for TLS cannot be used, TCP is refused until ``renew`` finds good ones.
+        Raises:
+            OSError: the files for TLS cannot be used.
         """
         self.refusals = Refusals(loop)
         self._limits = limits
@@ -79,23 +80,17 @@ class Admission:
         self._tokens: Sequence[bytes] = ()
         self._admin_tokens: Sequence[bytes] = ()
         self.tls: ssl.SSLContext | None = None
-        self.is_broken = False
-        try:
-            self.renew(access)
-        except OSError as error:
-            self.is_broken = True
-            log.error("the files for TLS cannot be used, and TCP is refused until SIGHUP finds others: %s", error)
+        self.renew(access)
 
     def renew(self, access: Mapping[str, Any]) -> None:
-        """Ask for these tokens from now on, and use the files for TLS as they are now.
+        """Ask for these tokens from now on, and use these files for TLS, whose descriptors are the caller's.
 
         Raises:
             OSError: the files for TLS cannot be used; those of before, if any, still are.
         """
         self._tokens = [token.encode() for token in access["tokens"]]
         self._admin_tokens = [token.encode() for token in access.get("admin_tokens", ())]
-        self.tls = None if access["tls"] is None else tls_context(TlsFiles(**access["tls"]))
-        self.is_broken = False
+        self.tls = tls_context(held_files(access["tls"])) if access["tls"] else None
 
     # -- tokens -------------------------------------------------------------------------------------------
 
@@ -109,15 +104,20 @@ class Admission:
             Unauthorized: a token is asked for, and this is none of those that are right.
         """
         if self._tokens and not _is_among(token, [*self._tokens, *self._admin_tokens]):
-            raise Unauthorized("the token is wrong" if token is not None else "this server asks for a token")
+            what = "is wrong" if isinstance(token, str) else "must be a string"
+            raise Unauthorized("this server asks for a token" if token is None else f"the token {what}")
 
     def check_admin(self, token: object) -> None:
         """
         Raises:
             Unauthorized: who wants to change something must present a token, and this is none of those.
         """
-        if self._admin_tokens and not _is_among(token, self._admin_tokens):
+        if self._admin_tokens and not self.is_admin(token):
             raise Unauthorized("this needs the token of server.admin_token, by hello or as bearer")
+
+    def is_admin(self, token: object) -> bool:
+        """Whether it is a token of those who may change something; where there are none nobody has one."""
+        return _is_among(token, self._admin_tokens)
 
     # -- places -------------------------------------------------------------------------------------------
 

@@ -390,7 +390,11 @@ class Channel(asyncio.Protocol, ABC):
         if not isinstance(error, GraphtideError):
             log.error("answering %s failed", method[:64], exc_info=error)
             error = GraphtideError("the server failed to answer; its log says why")
-        self._send_error(msgid, error)
+        try:
+            self._send_error(msgid, error)
+        except (OverflowError, TypeError, ValueError):  # whoever asks must hear something
+            log.exception("an error of %s cannot be sent", method[:64])
+            self._send_error(msgid, GraphtideError("the server failed to answer; its log says why"))
         self._serving.latencies.record(method, time.perf_counter() - started, error.code)
 
     def _write(self, message: bytes) -> None:

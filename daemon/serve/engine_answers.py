@@ -9,7 +9,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgpack
@@ -19,9 +19,9 @@ from ...gpma.edges import Vertices
 from ...partition.graph import RowsLost
 from ..client.wire import NOTIFICATION, RECEIVE_BYTES, RESPONSE, encode_notification, error_to_wire, plain
 from ..errors import GraphtideError, NotSupported, RequestError, Unavailable
-from ..records.asked import Asked, Unwanted
+from ..records.asked import Answer, AnswerAside, Unwanted
 from ..records.stream import Partition
-from ..records.topology import StorageState, Topology
+from ..records.topology import Topology
 from .engine_calls import BESIDE, COMPILING
 from .exploring import exploration_answer
 from .held import Held
@@ -41,15 +41,22 @@ class EngineAnswers:
     """The questions of one server, for the thread that answers them."""
 
     def __init__(
-        self, process: ServerProcess, topology: Topology, asked: Asked | None, send_index: Callable[[], int]
+        self,
+        process: ServerProcess,
+        topology: Topology,
+        asked: Mapping[str, AnswerAside],
+        send_index: Callable[[], int],
     ) -> None:
-        """``asked``: who answers for programs at run time, if anyone. ``send_index``: sends the vertex index, if
-        the server does not have it yet, and tells its generation; any thread may call it."""
+        """``asked``: what answers each of ``ASIDE``; none of it where the daemon stays as it is. ``send_index``:
+        sends the vertex index, if the server does not have it yet, and tells its generation; any thread may call
+        it."""
         self._process = process
         self._topology = topology
         self._asked = asked
         self._send_index = send_index
         self._given_up: dict[int, threading.Event] = {}  # by msgid, of questions that are being answered aside
+        self._held = Held()
+        self._beside: list[threading.Thread] = []
         self._ready: list[bytes] = []
         self._begun = 0.0
 
@@ -61,8 +68,6 @@ class EngineAnswers:
         they take long: with each of them the interpreter is let go, and others have it for a while.
         """
         unpacker = msgpack.Unpacker(max_buffer_size=2**31 - 1)
-        held = Held()
-        beside: list[threading.Thread] = []
         calls = self._process.calls
         try:
             with calls, contextlib.suppress(OSError):
@@ -71,26 +76,31 @@ class EngineAnswers:
                     self._begun = time.monotonic()
                     for kind, *message in unpacker:
                         if kind == NOTIFICATION:
-                            what, (content,) = message
-                            if what == "given_up":  # nobody waits for an answer any more
-                                self._given_up.get(content["msgid"], threading.Event()).set()
-                            else:
-                                held.note(what, content)
-                            continue
-                        msgid, method, (params,) = message
-                        params = held.whole(params)
-                        if method not in ASIDE and BESIDE not in params:
-                            self._answer(msgid, method, params)
-                            continue
-                        thread = self._answer_aside(msgid, method, params)
-                        if method not in ASIDE and thread is not None:  # it reads the storage until it ends
-                            beside = [one for one in beside if one.is_alive()] + [thread]
+                            self._note(*message)
+                        else:
+                            self._take(*message)
                     self._send()
         finally:
             for one in list(self._given_up.values()):
                 one.set()
-            for thread in beside:
+            for thread in self._beside:
                 thread.join()
+
+    def _note(self, what: str, contents: Sequence[Any]) -> None:
+        (content,) = contents
+        if what == "given_up":  # nobody waits for an answer any more
+            self._given_up.get(content["msgid"], threading.Event()).set()
+        else:
+            self._held.note(what, content)
+
+    def _take(self, msgid: int, method: str, given: Sequence[Any]) -> None:
+        params = self._held.whole(given[0])
+        if method not in ASIDE and BESIDE not in params:
+            self._answer(msgid, method, params)
+            return
+        thread = self._answer_aside(msgid, method, params)
+        if method not in ASIDE and thread is not None:  # it reads the storage until it ends
+            self._beside = [one for one in self._beside if one.is_alive()] + [thread]
 
     def _answer(self, msgid: int, method: str, params: Mapping[str, Any]) -> None:
         if method == SETTLED:
@@ -139,8 +149,10 @@ class EngineAnswers:
         try:
             if unwanted is None or method not in ASIDE:
                 state, answer = self._ask(method, params)
+            elif method in self._asked:
+                state, answer = self._asked[method](params, unwanted)
             else:
-                state, answer = self._ask_aside(method, params, unwanted)
+                raise NotSupported("this daemon stays as it is")
             # Sent before the answer, so that the server can name every vertex in it.
             answer |= {"epoch": state.epoch, "offsets": state.offsets}
             answer["index_generation"] = self._send_index()
@@ -162,24 +174,7 @@ class EngineAnswers:
         packed_error: bytes = msgpack.packb([RESPONSE, msgid, error_to_wire(error), None], default=plain)
         return packed_error
 
-    def _ask_aside(
-        self, method: str, params: Mapping[str, Any], unwanted: threading.Event
-    ) -> tuple[StorageState, dict[str, Any]]:
-        asked = self._asked
-        if asked is None:
-            raise NotSupported("this daemon stays as it is")
-        ask = {
-            "compute": asked.compute,
-            "keep": asked.keep,
-            "drop": asked.drop,
-            "placement": asked.placement,
-            "rebalance": asked.rebalance,
-            "freeze": asked.freeze,
-            "device": asked.device,
-        }[method]
-        return ask(params, unwanted)
-
-    def _ask(self, method: str, params: Mapping[str, Any]) -> tuple[StorageState, dict[str, Any]]:
+    def _ask(self, method: str, params: Mapping[str, Any]) -> Answer:
         timeout_s = params["timeout_s"]
 
         def column(name: str) -> Vertices:

@@ -23,6 +23,7 @@ from ..client.addresses import (
 )
 from ..errors import ConfigError
 from ..os_errors import why
+from .shared_memory import anonymous_file
 
 SOCKET_MODE = 0o660
 BACKLOG = 128
@@ -39,6 +40,11 @@ class TlsFiles:
     key: str
     client_ca: str | None = None
 
+    @property
+    def paths(self) -> list[str]:
+        """Of those that there are."""
+        return [path for path in (self.certificate, self.key, self.client_ca) if path is not None]
+
 
 def tls_context(files: TlsFiles) -> ssl.SSLContext:
     """The server's side of TLS, of the files as they are now.
@@ -48,11 +54,16 @@ def tls_context(files: TlsFiles) -> ssl.SSLContext:
     """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.options |= ssl.OP_NO_RENEGOTIATION  # which costs a server more than a client
-    context.load_cert_chain(files.certificate, files.key)
+    context.load_cert_chain(files.certificate, files.key, _no_password)
     if files.client_ca is not None:
         context.load_verify_locations(files.client_ca)
         context.verify_mode = ssl.CERT_REQUIRED
     return context
+
+
+def _no_password() -> str:
+    # Without this OpenSSL would ask for it at the terminal, and wait.
+    raise ssl.SSLError("the key is encrypted; it must lie there without a password, readable by the daemon alone")
 
 
 def checked_tls(files: TlsFiles) -> ssl.SSLContext:
@@ -61,11 +72,45 @@ def checked_tls(files: TlsFiles) -> ssl.SSLContext:
     Raises:
         ConfigError: these files cannot be used.
     """
-    try:
-        return tls_context(files)
-    except OSError as error:
-        named = " and ".join(file for file in (files.certificate, files.key, files.client_ca) if file is not None)
-        raise ConfigError(f"TLS with {named}: {error}") from error
+    with contextlib.closing(HeldTls(files)) as held:
+        return held.context
+
+
+class HeldTls:
+    """The files for TLS as they were when they were read, in memory that no path leads to.
+
+    Servers that begin later are sent its descriptors, so that files which are being replaced meanwhile concern
+    nobody.
+    """
+
+    def __init__(self, files: TlsFiles) -> None:
+        """
+        Raises:
+            ConfigError: the files cannot be used.
+        """
+        self.fds: list[int] = []
+        try:
+            for path in files.paths:
+                content = Path(path).read_bytes()
+                self.fds.append(anonymous_file("tls", len(content)))
+                os.pwrite(self.fds[-1], content, 0)
+            self.context = tls_context(held_files(self.fds))
+        except OSError as error:
+            self.close()
+            if error.filename is None or error.filename not in files.paths:  # ``ssl`` names none
+                raise ConfigError(f"TLS with {' and '.join(files.paths)}: {error}") from error
+            raise ConfigError(f"TLS with {error.filename}: {why(error)}") from error
+
+    def close(self) -> None:
+        """Forget them; harmless to repeat."""
+        for fd in self.fds:
+            os.close(fd)
+        self.fds.clear()
+
+
+def held_files(fds: Sequence[int]) -> TlsFiles:
+    """The files behind the descriptors of a ``HeldTls``, for as long as these are open."""
+    return TlsFiles(*(f"/proc/self/fd/{fd}" for fd in fds))
 
 
 def bind_socket(text: str, *, beyond_loopback: bool, socket_group: str | None = None) -> tuple[socket.socket, str]:
@@ -138,10 +183,11 @@ class Doors:
             ConfigError: an address, or the files for TLS, cannot be used; nothing is left bound.
         """
         self._bound: list[_Bound] = []
+        self._files = tls
+        self._held: HeldTls | None = None
         has_tls = tls is not None
         try:
-            if tls is not None:
-                checked_tls(tls)
+            self.renew_tls()
             for text in listen:
                 bound = bind_socket(text, beyond_loopback=has_tls or insecure, socket_group=socket_group)
                 self._bound.append(_Bound(*bound, "socket"))
@@ -151,6 +197,22 @@ class Doors:
         except BaseException:
             self.close()
             raise
+
+    def renew_tls(self) -> None:
+        """Read the files for TLS again.
+
+        Raises:
+            ConfigError: they cannot be used; those of before still are.
+        """
+        if self._files is not None:
+            before, self._held = self._held, HeldTls(self._files)
+            if before is not None:
+                before.close()
+
+    @property
+    def tls_fds(self) -> list[int]:
+        """Descriptors of the files for TLS as they were read last (``held_files``); none where there is no TLS."""
+        return [] if self._held is None else self._held.fds
 
     @property
     def kinds(self) -> list[str]:
@@ -193,6 +255,8 @@ class Doors:
                     os.unlink(bound.path)
             bound.socket.close()
         self._bound.clear()
+        if self._held is not None:
+            self._held.close()
 
 
 class _Bound:

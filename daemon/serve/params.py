@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 PAGE_DEFAULT = 1000
 PROGRAM_MISSING = "must be given: the id of a program, which the method programs lists"
 PIECE_IDS = 1 << 13
+UNKNOWN_NAMED_MAX = 16
+"""So many parameters that there are not are named in an error."""
+SOURCE_CHARACTERS_MAX = 1024
 COLUMNS = (np.ndarray, StringColumn)
 PARAMETERS_OF_ALL = ("min_offsets", "timeout_ms")
 """Of every method but ``hello``."""
@@ -68,7 +71,7 @@ class Params:
             RequestError: one was given.
         """
         if self._given:
-            unknown = sorted(name[:64] for name in self._given)
+            unknown = sorted(name[:64] for name in self._given)[:UNKNOWN_NAMED_MAX]
             known = sorted(self._known, key=lambda name: name in PARAMETERS_OF_ALL)  # these last
             there = f"there are {', '.join(known)}" if known else "there are none here"
             raise RequestError(
@@ -107,9 +110,9 @@ class Params:
         value = self.take(name)
         if value is None:
             return allowed[0]
-        if value not in allowed:
+        if not isinstance(value, str) or value not in allowed:
             raise wrong(name, f"must be one of {', '.join(allowed)}")
-        return str(value)
+        return value
 
     def flag(self, name: str, *, default: bool = False) -> bool:
         value = self.take(name)
@@ -194,9 +197,14 @@ class Params:
         """Offsets as results show them; empty when none are given."""
         value = self.take(name)
         try:
-            return {} if value is None else offsets_from_wire(value)
+            offsets = {} if value is None else offsets_from_wire(value)
         except (ValueError, TypeError, AttributeError):
             raise wrong(name, "must map topic -> partition -> offset, or file -> byte") from None
+        if any(len(partition.name) > SOURCE_CHARACTERS_MAX for partition in offsets):
+            raise wrong(
+                name, f"has a name of more than {SOURCE_CHARACTERS_MAX} characters, as no topic or file has"
+            )
+        return offsets
 
     async def covered(self, serving: Serving) -> None:
         """Wait for an epoch that covers the offsets that are asked for.

@@ -15,6 +15,7 @@ import argparse
 import asyncio
 import gc
 import logging
+import os
 import resource
 import socket
 import sys
@@ -73,7 +74,7 @@ class Door:
         """``kind``: ``socket`` (which speaks TLS over TCP where it is configured), ``http`` or ``https``."""
         over_tcp = listener.family != socket.AF_UNIX
         if kind == "socket":
-            return cls(listener, over_tcp and settings["access"]["tls"] is not None, Connection)
+            return cls(listener, over_tcp and bool(settings["access"]["tls"]), Connection)
         # Under TLS it is the certificate that says how the server is called.
         hosts = frozenset(settings["http_hosts"]) if over_tcp and kind == "http" else None
         return cls(listener, kind == "https", partial(HttpConnection, hosts=hosts))
@@ -156,11 +157,6 @@ async def _greet(serving: Serving, door: Door, client: socket.socket, address: A
     connection = door.connect(serving, guest)
     admission.enter(guest)
     options: dict[str, Any] = {}
-    if door.tls and admission.is_broken:  # never in plain text where TLS is configured
-        admission.refuse(guest, "tls")
-        admission.leave(guest)
-        client.close()
-        return
     try:
         if tcp:
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -225,7 +221,11 @@ def run(control: socket.socket, calls: socket.socket, kinds: Mapping[str, type[P
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     with ExitStack() as stack:
-        listeners = [stack.enter_context(socket.socket(fileno=fd)) for fd in fds]
+        n_doors = len(settings["doors"])
+        listeners = [stack.enter_context(socket.socket(fileno=fd)) for fd in fds[:n_doors]]
+        settings["access"]["tls"] = fds[n_doors:]
+        for fd in fds[n_doors:]:
+            stack.callback(os.close, fd)
         doors = [Door.of(one, kind, settings) for one, kind in zip(listeners, settings["doors"], strict=True)]
         runner = stack.enter_context(asyncio.Runner(loop_factory=uvloop.new_event_loop))
         runner.run(serve(control, calls, settings, doors, kinds))

@@ -197,7 +197,7 @@ class Serving:
             case "lane":
                 soon(self.engine.take_lane, fds)
             case "access":
-                soon(self.renew_access, message["access"])
+                soon(self.renew_access, message["access"], fds)
         if self._reader is not None and self._index is not None:
             soon(self._published)
 
@@ -218,12 +218,15 @@ class Serving:
         del before, array
         let_go(replaced)
 
-    def renew_access(self, access: Mapping[str, Any]) -> None:
+    def renew_access(self, access: Mapping[str, Any], tls_fds: Sequence[int]) -> None:
         """Other tokens, and other files for TLS; whoever came with a token that is none any more is turned out."""
         try:
-            self.admission.renew(access)
+            self.admission.renew({**access, "tls": tls_fds})
         except OSError as error:
             log.error("the files for TLS cannot be used; those of before still are: %s", error)
+        finally:
+            for fd in tls_fds:
+                os.close(fd)
         for connection in list(self.connections):
             connection.check_token()
 

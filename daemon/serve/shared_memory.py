@@ -94,7 +94,7 @@ class SharedArray:
         return cls(owner.fd, array.ctypes.data - base, array.size, array.dtype.str)
 
 
-def _anonymous_file(name: str, size: int) -> int:
+def anonymous_file(name: str, size: int) -> int:
     """A descriptor of ``size`` zero bytes that no path leads to."""
     try:
         fd = os.memfd_create(f"graphtide:{name}"[:200], os.MFD_CLOEXEC)
@@ -143,7 +143,7 @@ def allocate(name: str, n_items: int, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     """
     item = np.dtype(dtype)
     size = max(n_items * item.itemsize, mmap.PAGESIZE)
-    mapping = _mapped(_anonymous_file(name, size), size, mmap.PROT_READ | mmap.PROT_WRITE)
+    mapping = _mapped(anonymous_file(name, size), size, mmap.PROT_READ | mmap.PROT_WRITE)
     return np.frombuffer(mapping, item, count=n_items)
 
 

@@ -11,7 +11,6 @@ threads of its own are beside the engine's (``publish``): one watches the proces
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import logging
 import os
@@ -34,12 +33,12 @@ from ..client.wire import MethodLatency
 from ..config.sections.limits import LimitsConfig
 from ..errors import Unavailable
 from ..os_errors import why
-from ..records.asked import Asked
+from ..records.asked import AnswerAside
 from ..records.topology import Topology
 from . import shared_memory
 from .change_log import ChangeLog, ChangeLogWriter
 from .engine_answers import EngineAnswers
-from .listening import Doors, TlsFiles, checked_tls
+from .listening import Doors
 from .publication import Publication
 from .results import ResultsReader, ResultsWriter
 from .server_process import STOP_SECONDS_MAX, Lane, ServerProcess
@@ -111,7 +110,6 @@ class ServerLink:
         limits: LimitsConfig | None = None,
         tokens: Sequence[str] = (),
         admin_tokens: Sequence[str] = (),
-        tls: TlsFiles | None = None,
         python_modules: Sequence[str] = (),
         template: Template | None = None,
         crew: Crew = ALONE,
@@ -132,7 +130,7 @@ class ServerLink:
         given = limits or LimitsConfig()
         self.doors = doors
         self._topology = topology
-        self.asked: Asked | None = None
+        self.asked: Mapping[str, AnswerAside] = {}
         """Who answers for programs at run time, if anyone; to be set before ``start``."""
         self.index = index
         self.restarts = 0
@@ -145,7 +143,6 @@ class ServerLink:
             "access": {
                 "tokens": list(tokens),
                 "admin_tokens": list(admin_tokens),
-                "tls": None if tls is None else dataclasses.asdict(tls),
             },
             "doors": doors.kinds,
             "http_hosts": [name.lower() for name in http_hosts],
@@ -154,7 +151,6 @@ class ServerLink:
         }
         self._access_generation = 0
         self._python_modules = list(python_modules)
-        self._tls = tls
         self._changes = ChangeLogWriter(given.changes_bytes, index.external)
         self._writer = ResultsWriter(self._changes, crew)
         self._template = template
@@ -240,11 +236,9 @@ class ServerLink:
         Raises:
             ConfigError: the files for TLS cannot be used; all stays as it was.
         """
-        if self._tls is not None:
-            checked_tls(self._tls)
-        access = {**self._settings["access"], "tokens": list(tokens), "admin_tokens": list(admin_tokens)}
         with self._lock:
-            self._settings["access"] = access
+            self.doors.renew_tls()
+            self._settings["access"] = {"tokens": list(tokens), "admin_tokens": list(admin_tokens)}
             self._access_generation += 1
             self._send_owed()
 
@@ -363,7 +357,8 @@ class ServerLink:
             return
         self._send_index()
         if not process.was_told("access", self._access_generation):
-            process.tell("access", self._access_generation, {"access": self._settings["access"]})
+            access = self._settings["access"]
+            process.tell("access", self._access_generation, {"access": access}, self.doors.tls_fds)
         if process.lane is not None and not process.was_told("lane", 1):
             process.tell("lane", 1, {}, process.lane.descriptors)
         if not process.was_told("changes", 1):
@@ -413,7 +408,7 @@ class ServerLink:
         with self._lock:
             self._process = process
             settings = {**self._settings, "restarts": self.restarts}
-            process.send(settings, self.doors.filenos())
+            process.send(settings, [*self.doors.filenos(), *self.doors.tls_fds])
             process.generations["access"] = self._access_generation
             self._send_owed()
         answers = EngineAnswers(process, self._topology, self.asked, self._send_index)

@@ -317,6 +317,17 @@ class CheckpointStore:
             )
         return None
 
+    def newest_identity(self) -> dict[str, Any] | None:
+        """What the newest checkpoint says that it belongs to, its arrays unread.
+
+        None when there is none, or it says nothing of it.
+        """
+        for _, folder in self._folders()[:1]:
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                if (folder / "manifest.json").is_file():  # nobody waits here for what is none
+                    return dict(read_manifest(folder)["identity"])
+        return None
+
     def oldest_offsets(self, identity: Mapping[str, Any]) -> dict[str, Any] | None:
         """The offsets (in wire form) of the oldest checkpoint of this identity that is kept.
 

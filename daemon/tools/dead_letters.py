@@ -14,9 +14,9 @@ from typing import Any
 import orjson
 
 from ..durable import Replaced, put_all_in_place, write_synced
-from ..errors import ConfigError, NotWritten, RequestError, SourceUnavailable
+from ..errors import NotWritten, RequestError, SourceUnavailable
 from ..ingest.dead_letters import read_dead_letters, source_of
-from ..os_errors import said, why
+from ..os_errors import why
 from ..records.encodings import CONTENT_TYPES, FRAMED, HEADER_LINE, encoding_of
 from ..records.spool_format import file_kind, frame, make_folder
 from ..records.stream import BadRecord, Partition, Whole
@@ -66,35 +66,28 @@ def from_topic(servers: str, topic: str, client: Mapping[str, Any]) -> Iterator[
         SourceUnavailable: the cluster cannot be reached, or answers no more.
         ConfigError: it refuses the client, or the client its settings.
     """
-    from kafka.errors import KafkaConfigurationError, KafkaError
+    from kafka.errors import KafkaError
 
-    from ..ingest.kafka_client import REFUSALS
+    from ..ingest.kafka_client import command_error
 
     try:
         yield from _in_topic(servers, topic, client)
     except KafkaError as error:
-        wrong = isinstance(error, (KafkaConfigurationError, *REFUSALS))
-        kind = ConfigError if wrong else SourceUnavailable
-        raise kind(f"Kafka at {servers}: {said(error)}") from error
+        raise command_error(servers, error, SourceUnavailable) from error
 
 
 def _in_topic(servers: str, topic: str, client: Mapping[str, Any]) -> Iterator[BadRecord]:
     from kafka import KafkaConsumer, TopicPartition
     from kafka.errors import KafkaTimeoutError
 
-    from ..ingest.kafka_client import COMMAND_CONNECT_MS, connect, disconnect, records_until
+    from ..ingest.kafka_client import command_options, connect, disconnect, records_until
+    from ..ingest.topic_settings import meant
 
-    consumer = connect(
-        KafkaConsumer,
-        client,
-        bootstrap_servers=servers.split(","),
-        bootstrap_timeout_ms=COMMAND_CONNECT_MS,
-        enable_auto_commit=False,
-    )
+    consumer = connect(KafkaConsumer, client, **command_options(servers), enable_auto_commit=False)
     try:
         numbers = consumer.partitions_for_topic(topic)
         if not numbers:
-            raise RequestError(f"Kafka at {servers} has no topic {topic}")
+            raise RequestError(f"Kafka at {servers} has no topic {topic}{meant([topic], consumer.topics())}")
         parts = [TopicPartition(topic, number) for number in sorted(numbers)]
         consumer.assign(parts)
         consumer.seek_to_beginning(*parts)
@@ -131,6 +124,9 @@ def _of_topic(record: Any) -> BadRecord:
     )
 
 
+NONE = "there are no such dead letters"
+
+
 # -- for people ---------------------------------------------------------------------------------------------------
 
 
@@ -150,7 +146,7 @@ def list_some(letters: Iterable[BadRecord], limit: int, *, as_json: bool) -> int
         (source_of(letter), letter.reason, letter.detail, _text(letter.value, _SHOWN_BYTES)) for letter in some
     ]
     console = output()
-    console.print(table(("source", "reason", "detail", "value"), rows))
+    console.print(table(("source", "reason", "detail", "value"), rows) if rows else NONE)
     if more:
         console.print(f"and {count(more)} more (--limit)", style="dim")
     return 0
@@ -173,7 +169,7 @@ def count_all(letters: Iterable[BadRecord], *, as_json: bool) -> int:
         )
         return 0
     rows = [(*key, count(number), size(sizes[key])) for key, number in found.most_common()]
-    output().print(table(("reason", "source", "letters", "size"), rows))
+    output().print(table(("reason", "source", "letters", "size"), rows) if rows else NONE)
     return 0
 
 

@@ -38,7 +38,8 @@ from ..errors import ConfigError, GraphtideError, NotWritten, Unavailable
 from ..os_errors import SOCKET_PATH_BYTES, why
 from ..records.columns import UpdateColumns
 from ..records.spool_format import SpoolWriter
-from .files import OTHER_NAMES, TEXT_IDS, BadInput, read_updates
+from .advice import OTHER_NAMES, TEXT_IDS
+from .files import BadInput, read_updates
 from .generate import Churn, Updates
 from .windows import windowed
 

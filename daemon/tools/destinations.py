@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..errors import ConfigError, GraphtideError, NotWritten
+from ..errors import GraphtideError, NotWritten
 from ..os_errors import said, why
 from ..records.barrier import HEADERS as BARRIER_HEADERS
 from ..records.barrier import barrier_value
@@ -94,7 +94,7 @@ class KafkaDestination:
 
     def __init__(
         self,
-        bootstrap_servers: Sequence[str] | str,
+        servers: str,
         topic: str,
         *,
         client: Mapping[str, Any] | None = None,
@@ -106,11 +106,11 @@ class KafkaDestination:
             ConfigError: it refuses the client, or the client its settings.
         """
         from kafka import KafkaAdminClient, KafkaProducer
-        from kafka.errors import KafkaConfigurationError, KafkaError
+        from kafka.errors import KafkaError
 
-        from ..ingest.kafka_client import COMMAND_CONNECT_MS, REFUSALS, connect
+        from ..ingest.kafka_client import command_error, command_options, connect
+        from ..ingest.topic_settings import meant
 
-        servers = bootstrap_servers.split(",") if isinstance(bootstrap_servers, str) else list(bootstrap_servers)
         self.topic = topic
         self._error = KafkaError
         self._content_type = next(name for name, known in CONTENT_TYPES.items() if known == encoding).encode()
@@ -119,12 +119,13 @@ class KafkaDestination:
         self._next: dict[Partition, int] = {}
         self._name, self._barriers = uuid.uuid4().hex, 0
         try:
-            options: dict[str, Any] = {"bootstrap_servers": servers, "bootstrap_timeout_ms": COMMAND_CONNECT_MS}
+            options = command_options(servers)
             with contextlib.closing(connect(KafkaAdminClient, client or {}, **options)) as admin:
                 (described,) = admin.describe_topics([topic])
-            self.partitions = len(described["partitions"])
-            if not self.partitions:
-                raise ProduceFailed(f"Kafka at {','.join(servers)} has no topic {topic}: create it there first")
+                self.partitions = len(described["partitions"])
+                if not self.partitions:
+                    hint = meant([topic], admin.list_topics())
+                    raise ProduceFailed(f"Kafka at {servers} has no topic {topic}: create it there first{hint}")
             self._producer = connect(
                 KafkaProducer,
                 client or {},
@@ -137,10 +138,7 @@ class KafkaDestination:
                 max_block_ms=_BLOCK_MS,
             )
         except KafkaError as error:
-            wrong = isinstance(error, (KafkaConfigurationError, *REFUSALS))
-            kind = ConfigError if wrong else ProduceFailed
-            hint = "" if wrong else "; see whether a broker runs there"
-            raise kind(f"Kafka at {','.join(servers)}: {said(error)}{hint}") from error
+            raise command_error(servers, error, ProduceFailed, "; see whether a broker runs there") from error
 
     def send(self, partition: int, *payloads: bytes) -> None:
         """

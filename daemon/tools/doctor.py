@@ -416,6 +416,7 @@ def _kafka(config: Config) -> Iterator[Finding]:
     from kafka import KafkaConsumer
 
     from ..ingest.kafka_client import connect, disconnect
+    from ..ingest.topic_settings import meant
 
     servers = ", ".join(config.source.bootstrap_servers)
     options: dict[str, Any] = {
@@ -436,7 +437,7 @@ def _kafka(config: Config) -> Iterator[Finding]:
             if topic in known:
                 yield from _topic(config, consumer, topic, options)
             else:
-                hint = "create it, or let this user describe it"
+                hint = f"create it, or let this user describe it{meant([topic], known)}"
                 yield Finding(f"topic {topic}", "fail", "not there", hint)
     finally:
         disconnect(consumer)

@@ -18,7 +18,7 @@ from ...gpma.edges import EdgeList, Vertices, destinations, sources
 from ...gpma.index.ids import IdColumn, StringColumn
 from ...gpma.index.vertex_index import VertexIndex
 from ..durable import Replaced, put_all_in_place, sync_file
-from ..errors import GraphtideError, NotWritten, RequestError
+from ..errors import ConfigError, GraphtideError, NotWritten, RequestError
 from ..os_errors import why
 from ..state.checkpoint import Checkpoint
 from ..terminal import count, output, progress, size
@@ -88,20 +88,25 @@ def _named(ids: IdColumn, places: Vertices) -> IdColumn:
     return ids[places.astype(np.int64)]
 
 
-def check_suffix(path: Path) -> None:
-    """
+def check_target(path: Path) -> None:
+    """See before a checkpoint is made whether a file can be written there.
+
     Raises:
-        RequestError: nothing is written under such a name, or not without pyarrow; or there is no such folder.
+        ConfigError: nothing is written under such a name, or not without pyarrow; or in that folder.
     """
-    if not path.parent.is_dir():  # which is known before a checkpoint is made
-        raise RequestError(f"{str(path)!r}: there is no folder {str(path.parent)!r}")
     if path.suffix not in SUFFIXES:
-        raise RequestError(f"{path.name!r}: the name must end in one of {', '.join(SUFFIXES)}")
+        raise ConfigError(f"{path.name!r}: the name must end in one of {', '.join(SUFFIXES)}")
+    if not path.parent.is_dir():
+        raise ConfigError(f"{str(path)!r}: there is no folder {str(path.parent)!r}")
+    if path.is_dir():
+        raise ConfigError(f"{str(path)!r} is a folder; it must be a file to write, or to replace")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise ConfigError(f"{str(path)!r}: no file can be made in the folder {str(path.parent)!r}")
     if path.suffix in (*ARROW, *PARQUET):
         try:
             import pyarrow  # noqa: F401
         except ImportError:
-            raise RequestError(
+            raise ConfigError(
                 f"{path.suffix} files need pyarrow: pip install 'graphtide[arrow]'; .npz, .csv and .txt do not"
             ) from None
 
@@ -142,6 +147,10 @@ def write(path: Path, columns: Columns, about: Mapping[str, Any]) -> None:
         raise NotWritten(
             f"{str(path)!r} is written, and not sure to outlast a loss of power: {why(error)}"
         ) from error
+    except OSError as error:
+        if error.filename is None and error.errno is not None:  # of a full disk the system names no file
+            raise OSError(error.errno, why(error), str(path)) from error
+        raise
     finally:
         with contextlib.suppress(FileNotFoundError):
             draft.unlink()

@@ -43,7 +43,7 @@ from ..records.columns import UpdateColumns
 from ..records.encodings import IN_PREAMBLE, ROW
 from ..records.event_time import NO_TIME
 from ..records.stream import BadRecord, Partition, RawRecord, UpdateBlock
-from . import arrays, tables
+from . import advice, arrays, tables
 
 PLACES_KEPT = 3
 COMPILED_FROM = 512 << 10
@@ -63,44 +63,8 @@ _OPENERS: Mapping[str, Any] = {
 }
 
 _EVENT_COLUMNS = ("op", "src", "dst", "weight", "ts")
-OTHER_NAMES = "Where they have other names, give these: --column src=NAME --column dst=NAME"
-"""What may help where columns have other names. Who has no such options says something else instead of this and
-of the next."""
-TEXT_IDS = "; texts are ids where --vertex-ids, or graph.vertex_ids, is string"
-_NO_HEADER = f"; if it is a header line, it must begin with #, or name src and dst. {OTHER_NAMES}"
-_PUT_BEFORE = "(echo src,dst; cat FILE) | graphtide ... -"
-_COMMAS = f"; lines with commas are read where the first line names their columns: {_PUT_BEFORE}"
-_BY_NAME = "; by its name the file is an edge list: .csv, .tsv, .json, .parquet and .arrow are read otherwise"
-_DOCUMENTS = "; each line is an object of its own (`jq -c` writes such, `jq -c '.[]'` of a list)"
-_GAPS = "; of integers with gaps pandas makes floats: leave those rows out, then .astype('int64') the columns"
-_DATES = "; columns of dates are read from .parquet and .arrow"
-_OTHER_OPS = '; what stands for which: --column op=op --column \'op_values={insert=["add"], delete=["remove"]}\''
-_HOLDS_A_WORD = re.compile(r"(src|dst) holds '(?![\d.eE+-]+')[^']*[^\W\d_]")
-_HOLDS_A_FLOAT = re.compile(r"(src|dst) holds '?-?\d+\.0'?;")
-_HEADER_LIKE = re.compile(rb"[A-Za-z_][^,;|\t{]*[,;|\t]")
-_IS_A_DATE = re.compile(r"ts is '\d{4}-\d\d-\d\d")
-_COLUMN_OF_TEXTS = re.compile(r"(src|dst) is a column of '(large_)?(string|utf8|dictionary)")
-_COLUMN_OF_FLOATS = re.compile(r"(src|dst) is a column of '(double|float)")
 _NO_WEIGHT = re.compile(rb"^((?:[^\t\n]*\t){3})-(?=\t)", re.MULTILINE)
 _NO_TS = re.compile(rb"(?<=\t)-(?=\r?$)", re.MULTILINE)
-_SAVE = "save its edges as .csv or .parquet, with the columns src and dst"
-_UNPACK = "unpack it first, or give it a name that ends in"
-_NO_TEXT: Mapping[bytes, str] = {
-    rb"\x1f\x8b": f"it is compressed by gzip; {_UNPACK} .gz",
-    rb"\xfd7zXZ\0": f"it is compressed by xz; {_UNPACK} .xz",
-    rb"\x28\xb5\x2f\xfd": f"it is compressed by zstd; {_UNPACK} .zst",
-    rb"BZh[1-9]1AY&SY": f"it is compressed by bzip2; {_UNPACK} .bz2",
-    rb"PAR1[\0-\x08\x0e-\x1f\x80-\xff]": "it is Parquet; give it a name that ends in .parquet",
-    rb"ARROW1\0\0": "it is an Arrow file; give it a name that ends in .arrow",
-    rb"PK\x03\x04": "it is a zip archive (as .xlsx and .npz are); unpack it, or save its edges as .csv",
-    rb"\x93NUMPY": "it is an array of NumPy; give it a name that ends in .npy",
-    rb"(?s).{257}ustar": "it is a tar archive; unpack it",
-    rb"\x80[\x02-\x05]": f"it is a pickle of Python; {_SAVE}",
-    rb"(?i)(\xef\xbb\xbf)?<(\?xml|graphml|gexf)": f"it is XML (as GraphML and GEXF are); {_SAVE}",
-    rb"(?i)\*(vertices|network)": f"it is of Pajek; {_SAVE}",
-    rb"\xff\xfe|\xfe\xff": "it is UTF-16: iconv -f UTF-16 -t UTF-8",
-}
-"""By how a file begins: what it is instead of text, and what helps."""
 _SECONDS_MAX = (1 << 63) // 1000
 _LIKE_SECONDS = 10**9, 4 * 10**9
 """Milliseconds of January and February 1970, as seconds of this century are when they are taken for such."""
@@ -315,31 +279,8 @@ def _place(path: Path, form: _Form, lines: int, value: bytes, at: int, bad: BadR
     part = "" if row is None else f", row {row.decode()}"
     line = lines + value.count(b"\n", 0, at) + 1
     detail = bad.detail.replace("(milliseconds)", "(seconds)") if form.events else bad.detail
-    return f"{path}:{line}{part}: {detail}{'' if advised else _advice(form, bad, is_first=line == 1)}"
-
-
-def _advice(form: _Form, bad: BadRecord, *, is_first: bool) -> str:
-    """What may help where a line is not what it should be: it is as in other programs' files."""
-    reason, line = Reason(bad.reason), bad.value.lstrip()
-    if form.encoding == "el" and is_first and bad.detail.startswith("src holds"):
-        return f"{TEXT_IDS}{_NO_HEADER}"
-    if form.encoding == "el" and is_first and _HEADER_LIKE.match(line):
-        return _NO_HEADER
-    if reason is Reason.BAD_ID and _HOLDS_A_WORD.match(bad.detail):
-        return TEXT_IDS
-    if reason is Reason.BAD_ID and _HOLDS_A_FLOAT.match(bad.detail):
-        return _GAPS
-    if reason is Reason.BAD_OP and "op_values" not in bad.detail:
-        return _OTHER_OPS
-    if reason is Reason.BAD_TIMESTAMP and _IS_A_DATE.match(bad.detail):
-        return _DATES
-    if form.encoding == "el" and reason is Reason.BAD_COLUMN:
-        return _COMMAS if b"," in line else _BY_NAME if is_first else ""
-    if form.encoding == "json" and reason is Reason.BAD_COLUMN and " has no " in bad.detail:
-        return f". {OTHER_NAMES}"
-    if form.encoding == "json" and reason is Reason.MALFORMED and (line.startswith(b"[") or line.rstrip() == b"{"):
-        return _DOCUMENTS
-    return ""
+    help = "" if advised else advice.on_line(form.encoding, bad, is_first=line == 1)
+    return f"{path}:{line}{part}: {detail}{help}"
 
 
 def _updates_in(bad: BadRecord) -> int:
@@ -357,9 +298,8 @@ def _form_of(path: Path, block: bytes, names: NamedColumns | None) -> _Form:
     Raises:
         BadInput: no file can begin so.
     """
-    for beginning, what in _NO_TEXT.items():
-        if re.match(beginning, block):
-            raise BadInput(f"{path}: {what}", {"reason": Reason.MALFORMED.value})
+    if (what := advice.instead_of_text(block)) is not None:
+        raise BadInput(f"{path}: {what}", {"reason": Reason.MALFORMED.value})
     first = block.partition(b"\n")[0]
     line = first.removeprefix(codecs.BOM_UTF8).strip()
     suffix = path.with_suffix("").suffix if path.suffix in _OPENERS else path.suffix
@@ -410,18 +350,8 @@ def _refuse_header(header: bytes, names: NamedColumns | None) -> None:
     try:
         csv_layout(header, ",", names)
     except Bad as bad:
-        advice = _advice_on_header(header.decode(errors="replace"), named=names is not None)
-        raise Bad(bad.reason, f"{bad.detail}{advice}") from None
-
-
-def _advice_on_header(header: str, *, named: bool) -> str:
-    if "\0" in header:
-        return ". It may be UTF-16: iconv -f UTF-16 -t UTF-8"
-    if "\r" in header.removesuffix("\r"):
-        return ". Lines must end with a line feed: tr '\\r' '\\n'"
-    if not re.search("[A-Za-z]", header):
-        return f". Put such a line before the first: {_PUT_BEFORE}"
-    return "" if named else f". {OTHER_NAMES}"
+        help = advice.on_header(header.decode(errors="replace"), named=names is not None)
+        raise Bad(bad.reason, f"{bad.detail}{help}") from None
 
 
 def _blocks(
@@ -481,18 +411,10 @@ def _table(
             row += batch.rows
             advance(batch.share)
     except Bad as bad:
-        detail = f"{path}: {bad.detail}{_advice_on_column(bad.detail, accepts)}"
-        raise BadInput(detail, {"reason": bad.reason.value}) from None
+        help = advice.on_column(bad.detail, vertex_ids=accepts.vertex_ids, named=accepts.columns is not None)
+        raise BadInput(f"{path}: {bad.detail}{help}", {"reason": bad.reason.value}) from None
     except tables.Unreadable as unreadable:
         raise BadInput(f"{path} {unreadable}") from None
-
-
-def _advice_on_column(detail: str, accepts: Accepts) -> str:
-    if accepts.vertex_ids == "int" and _COLUMN_OF_TEXTS.match(detail):
-        return TEXT_IDS
-    if detail.startswith("the columns must be src") and accepts.columns is None:
-        return f". {OTHER_NAMES}"
-    return _GAPS if _COLUMN_OF_FLOATS.match(detail) else ""
 
 
 # -- events -------------------------------------------------------------------------------------------------

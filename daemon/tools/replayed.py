@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote, unquote
 
-from ..errors import ConfigError, SourceUnavailable
+from ..errors import SourceUnavailable
 from ..ingest.dead_letters import source_of
-from ..os_errors import said
 from ..records.encodings import ROW
 from ..records.stream import BadRecord
 
@@ -197,21 +196,15 @@ class TopicMarks:
         from contextlib import closing
 
         from kafka import KafkaAdminClient
-        from kafka.errors import KafkaConfigurationError, KafkaError
+        from kafka.errors import KafkaError
 
-        from ..ingest.kafka_client import COMMAND_CONNECT_MS, REFUSALS, connect
+        from ..ingest.kafka_client import command_error, command_options, connect
 
-        options: dict[str, Any] = {
-            "bootstrap_servers": self._servers.split(","),
-            "bootstrap_timeout_ms": COMMAND_CONNECT_MS,
-        }
         try:
-            with closing(connect(KafkaAdminClient, self._client, **options)) as admin:
+            with closing(connect(KafkaAdminClient, self._client, **command_options(self._servers))) as admin:
                 return _in_time(lambda: question(admin))
         except KafkaError as error:
-            wrong = isinstance(error, (KafkaConfigurationError, *REFUSALS))
-            kind = ConfigError if wrong else SourceUnavailable
-            raise kind(f"Kafka at {self._servers}: {said(error)}") from error
+            raise command_error(self._servers, error, SourceUnavailable) from error
 
 
 def _in_time(work: Callable[[], Any]) -> Any:

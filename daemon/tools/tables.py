@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...gpma.index.ids import IntColumn
-from ..ingest.decode_arrow import decode_batch, is_readable
+from ..ingest.arrow_extra import is_readable
 from ..ingest.decode_columns import COLUMNS, Bad, BadRows, Reason, Rules, shown
 from ..ingest.named_columns import NamedColumns
 from ..ingest.sift import Sifted
@@ -90,6 +90,8 @@ def batches(path: Path, names: NamedColumns | None, rules: Rules) -> Iterator[Ba
     if not is_readable():
         raise Unreadable(f"cannot be read: {path.suffix} files need PyArrow: pip install 'graphtide[arrow]'")
     import pyarrow as pa
+
+    from ..ingest.decode_arrow import decode_batch
 
     try:
         for rows, share in _arrow(path, names) if path.suffix in ARROW else _parquet(path, names):

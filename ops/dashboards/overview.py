@@ -45,7 +45,7 @@ STREAM = (
         "Bad records",
         "Records sent to the dead letters, by reason, and whether reading waits for room there (1); tombstones, "
         "outages, misrouted edges, barriers and questions to the schema registry beside them.",
-        "short",
+        "ops",
         (
             Query(rate("bad_records_total", "reason"), "{{reason}}"),
             Query(f"max({series('ingest_waiting')})", "nothing is read"),
@@ -140,7 +140,7 @@ PROGRAMS = (
     PanelSpec(
         "Iterations and fresh starts",
         "Iterations per second, and refreshes that started over.",
-        "short",
+        "ops",
         (
             Query(rate("program_iterations_total", "program"), "{{program}}"),
             Query(rate("program_restarts_total", "program"), "{{program}} started over"),
@@ -175,7 +175,7 @@ PROGRAMS = (
     PanelSpec(
         "Time of programs at run time",
         "Seconds per second of runs for `compute`, and of updates that wait while programs join.",
-        "s",
+        "percentunit",
         (
             Query(rate("ad_hoc_duration_seconds_sum"), "runs"),
             Query(rate("program_joining_seconds_sum"), "joining"),
@@ -390,7 +390,7 @@ RESULTS = (
     PanelSpec(
         "Results written",
         "Changed vertices written to the results' topic or files, per second, and epochs per second.",
-        "short",
+        "ops",
         (
             Query(rate("results_records_total"), "vertices"),
             Query(rate("results_epochs_total"), "epochs"),
@@ -409,7 +409,7 @@ RESULTS = (
     PanelSpec(
         "Results in trouble",
         "Times per second that results could not be written, and epochs of which every vertex was.",
-        "short",
+        "ops",
         (
             Query(rate("results_errors_total"), "errors"),
             Query(rate("results_snapshots_total"), "snapshots"),

@@ -6,6 +6,7 @@ Every query is restricted to the chosen instances. A test asks a real Prometheus
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -17,6 +18,8 @@ from grafana_foundation_sdk.models import dashboard as models
 
 WIDTH = 24
 HEIGHT = 8
+RATES = ("ops", "reqps", "cps")
+"""Units of how often something happens in a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +29,29 @@ class Query:
     expression: str
     legend: str = ""
 
+    @property
+    def unit(self) -> str:
+        """Grafana's name of what it comes to, by the names of its metrics, which end in their units."""
+        a_second = "rate(" in self.expression
+        if " / " in self.expression:
+            return "short"
+        if self.expression.startswith(("histogram_quantile", "time()", "(time()")):
+            return "s"
+        if re.search(r"_seconds(_total|_sum)?\{", self.expression):
+            return "percentunit" if a_second else "s"
+        if re.search(r"_bytes(_total)?\{", self.expression):
+            return "Bps" if a_second else "bytes"
+        if "_ratio{" in self.expression:
+            return "percentunit"
+        return RATES[0] if a_second else "short"
+
 
 @dataclass(frozen=True, slots=True)
 class PanelSpec:
-    """One graph. ``unit`` is Grafana's name of it; ``log``: a logarithmic axis."""
+    """One graph. ``unit`` is Grafana's name of it; ``log``: a logarithmic axis.
+
+    Queries that come to something else have an axis of their own, on the right.
+    """
 
     title: str
     description: str
@@ -158,6 +180,10 @@ def _panel(spec: PanelSpec) -> timeseries.Panel:
     else:
         panel = panel.min(0)
     for position, query in enumerate(spec.queries):
-        target = prometheus.Dataquery().expr(query.expression).range().ref_id(chr(ord("A") + position))
+        id = chr(ord("A") + position)
+        target = prometheus.Dataquery().expr(query.expression).range().ref_id(id)
         panel = panel.with_target(target.legend_format(query.legend or spec.title))
+        if query.unit != spec.unit and not {query.unit, spec.unit} <= {*RATES}:
+            own = {"unit": query.unit, "custom.axisPlacement": "right"}
+            panel = panel.override_by_query(id, [models.DynamicConfigValue(*item) for item in own.items()])
     return panel

@@ -115,7 +115,7 @@ MOVES = (
         "Cost of moves",
         "Seconds per second that moves took: a twentieth at most, unless the device had no memory for a batch; "
         "and moves per second that found no memory themselves.",
-        "short",
+        "percentunit",
         (
             Query(rate("placement_move_seconds_total"), "seconds"),
             Query(rate("placement_move_failures_total"), "failures"),

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator
 
 from ...client.addresses import UnknownHome, from_home
-from ..secrets import read_secret
+from ..secrets import FileSecret
 from .section import Problem
 
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -53,7 +53,7 @@ Topic = Annotated[str, AfterValidator(_checked_topic)]
 
 
 def client_options(key: str, table: Mapping[str, Any]) -> dict[str, Any]:
-    """A table of options for kafka-python, secrets read from their files.
+    """A table of options for kafka-python, secrets read from their files (``FileSecret``).
 
     Raises:
         ConfigError: a file of a secret cannot be read; ``key`` is where the table stands.
@@ -61,7 +61,7 @@ def client_options(key: str, table: Mapping[str, Any]) -> dict[str, Any]:
     options: dict[str, Any] = {}
     for name, value in table.items():
         if name.endswith("_file"):  # none of the client's own options ends so: it says ssl_cafile
-            options[name.removesuffix("_file")] = read_secret(f"{key}.{name}", Path(from_home(str(value))))
+            options[name.removesuffix("_file")] = FileSecret.read(f"{key}.{name}", Path(from_home(str(value))))
         elif name.endswith("file") and isinstance(value, str):
             options[name] = from_home(value)
         else:

@@ -125,6 +125,15 @@ class LimitsConfig(Section):
     ad_hoc_vertices_max: int = Field(
         default=100_000, ge=1, description="The most vertices that one `compute` gives values of."
     )
+    ad_hoc_compiled_max: int = Field(
+        default=64,
+        ge=0,
+        le=128,
+        description="So many programs `compute` may have compiled until a restart: those with functions of your "
+        "own whose parameters no program had before. Their code stays in memory, 1 to 2 MB each, and a process "
+        "has at most 128: the others are for the configuration, for `keep`, and for who presents "
+        "`server.admin_token`.",
+    )
     kept_max: int = Field(default=16, ge=0, le=4096, description="Programs that are kept by `keep`; 0: none.")
 
     def problems(self) -> Iterator[Problem]:

@@ -38,6 +38,7 @@ async def compute(serving: Serving, params: Params) -> Reply:
         "vertices": ids_to_engine(ids),
         "top": k,
         "order": order,
+        "by_admin": serving.admission.is_admin(params.asker.connection.token),
     }
     deadline = min(params.deadline, time.monotonic() + serving.limits.ad_hoc_seconds_max)
     return engine_reply(await serving.ask_aside(params.asker, "compute", asked, deadline))

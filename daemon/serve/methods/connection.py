@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from ...client.wire import PROTOCOL_VERSIONS
 from ...errors import NotSupported
+from ..admission import HELLO_BYTES_MAX
 from ..params import Params, wrong
 from ..serving import Reply, Serving
 from .registry import METHODS, method
+
+TOKEN_CHARACTERS_MAX = HELLO_BYTES_MAX
 
 
 @method("hello")
@@ -22,6 +25,9 @@ def hello(serving: Serving, params: Params) -> Reply:
             {"versions": list(PROTOCOL_VERSIONS)},
         )
     serving.admission.check(token)
+    # Also where none is asked for: it is kept, and nobody counts what it takes.
+    if token is not None and not (isinstance(token, str) and len(token) <= TOKEN_CHARACTERS_MAX):
+        raise wrong("token", f"must be a string of at most {TOKEN_CHARACTERS_MAX} characters")
     params.asker.connection.token = token
     snapshot = serving.snapshot()
     return Reply(

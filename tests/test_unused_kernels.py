@@ -1,0 +1,96 @@
+"""The cache of kernels loses what nobody uses, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from test_made_of import folder, run
+
+from graphtide.gpma import unused_kernels
+from graphtide.gpma.unused_kernels import DAY_S, KEPT_S, forget_unused
+
+__all__ = ["folder"]  # a fixture
+
+
+def age(path: Path, days: float, read: float | None = None) -> None:
+    """As if it had been written, and read, so long ago."""
+    now = time.time()
+    os.utime(path, (now - (days if read is None else read) * DAY_S, now - days * DAY_S))
+
+
+def test_kernels_that_no_start_has_used_are_removed_and_compiled_again_when_they_are_wanted(folder: Path) -> None:
+    cache = folder / "cache"
+    assert all(n > 0 for _, n in run(folder, "ours", ["alone", "of_called"]).values())
+    others = cache / "somebody_0123"
+    others.mkdir()
+    (others / "theirs.f-1.py311.nbi").touch()
+    for file in (path for path in cache.rglob("*") if path.is_file()):
+        age(file, 31)
+    assert run(folder, "ours", ["of_called"]) == {"of_called": (4.0, 0)}, "this start uses one"
+    assert forget_unused(cache) > 0
+    there = {path.name.split("-")[0] for path in cache.rglob("*.nb[ci]")}
+    assert {"kernels.of_called", "theirs.f"} <= there and "kernels.alone" not in there
+    assert len([*cache.rglob("turns.lock")]) > 0
+    assert run(folder, "ours", ["of_called", "alone"]) == {"of_called": (4.0, 0), "alone": (4.0, 1)}
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    """One with an index of kernels, and what CuPy has."""
+    for name in (
+        "graphtide.gpma/a.f-1.py311.nbi",
+        "graphtide.gpma/a.f-1.py311.0-1.nbc",
+        "cupy/read.cubin",
+        "cupy/not.cubin",
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    age(tmp_path / "cupy" / "read.cubin", 50, read=29)
+    age(tmp_path / "cupy" / "not.cubin", 50, read=31)
+    return tmp_path
+
+
+def left(cache: Path) -> set[str]:
+    return {path.name for path in cache.rglob("*.*") if path.suffix in (".nbi", ".nbc", ".cubin")}
+
+
+def test_a_kernel_stays_as_long_as_its_index_is_used(cache: Path) -> None:
+    age(cache / "graphtide.gpma" / "a.f-1.py311.0-1.nbc", 300)
+    age(cache / "graphtide.gpma" / "a.f-1.py311.nbi", KEPT_S / DAY_S - 1)
+    forget_unused(cache)
+    assert {"a.f-1.py311.nbi", "a.f-1.py311.0-1.nbc"} <= left(cache)
+
+
+def test_one_whose_index_is_gone_does_not(cache: Path) -> None:
+    (cache / "graphtide.gpma" / "a.f-1.py311.nbi").unlink()
+    age(cache / "graphtide.gpma" / "a.f-1.py311.0-1.nbc", 31)
+    forget_unused(cache)
+    assert "a.f-1.py311.0-1.nbc" not in left(cache)
+
+
+def test_cupys_kernels_go_by_when_they_were_read(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "statvfs", lambda folder: SimpleNamespace(f_flag=os.ST_NOATIME))
+        assert forget_unused(cache) == 0, "nobody knows when that was"
+    (cache / unused_kernels._LOOKED).unlink()
+    monkeypatch.setattr(os, "statvfs", lambda folder: SimpleNamespace(f_flag=os.ST_RELATIME))
+    assert forget_unused(cache) == 1
+    assert "read.cubin" in left(cache) and "not.cubin" not in left(cache)
+
+
+def test_it_is_looked_for_once_a_day(cache: Path) -> None:
+    forget_unused(cache)
+    for file in cache.rglob("*.*"):
+        if file.is_file() and file.name != unused_kernels._LOOKED:
+            age(file, 31)
+    assert forget_unused(cache) == 0
+    age(cache / unused_kernels._LOOKED, 1.1)
+    assert forget_unused(cache) == 3 and left(cache) == set()
+
+
+def test_a_cache_that_is_not_there_is_no_trouble(tmp_path: Path) -> None:
+    assert forget_unused(tmp_path / "none") == 0
