@@ -145,7 +145,7 @@ class Bench:
         assert device is not None
         (host,) = self.graph.hosts
         timeline.watch(host, "apply_small", host="host: in one call, if small")
-        timeline.watch(host, "prepare", host="host: look up")
+        timeline.watch(host, "prepare_rows", host="host: look up")
         timeline.watch(host, "commit", host="host: write")
         timeline.watch(device, "prepare", host="device: begin upload", device="upload, turn")
         timeline.watch(device, "bring", host="device: begin upload", device="upload")

@@ -26,16 +26,7 @@ from ..partition.existence import living
 from ..partition.graph import Graph, GraphChange, RowsLost
 from .device import NoTwin, require_twin, twin
 from .homes import Homes
-from .program import (
-    ExternalId,
-    NoRoom,
-    Program,
-    ProgramError,
-    Published,
-    Refresh,
-    Violation,
-    require_publishable,
-)
+from .program import ExternalId, NoRoom, Program, ProgramError, Published, Refresh, Violation, require_publishable
 from .steps import Steps, together
 
 if TYPE_CHECKING:
@@ -152,7 +143,7 @@ class Engine:
     @property
     def reads_host(self) -> bool:
         """Whether a refresh reads the rows of the host; most programs that are on the graph's device do not."""
-        return self._graph.device is None or bool(self._host_readers())
+        return self._graph.device is None or any(program.reads_host for program in self._fresh())
 
     def add(self, program: Program) -> Program:
         """Take a program in; ``start`` it before the next ``refresh``, unless it holds a state of this graph.
@@ -400,7 +391,12 @@ class Engine:
         begun = self._clock()
         outcomes = together([self._refreshing(program, change) for program in group])
         seconds = (self._clock() - begun) / len(group)
-        return [self._ran(program, outcome, seconds) for program, outcome in zip(group, outcomes, strict=True)]
+        return [
+            self._failed(program, outcome, seconds)
+            if isinstance(outcome, Exception)
+            else self._done(program, outcome, seconds)
+            for program, outcome in zip(group, outcomes, strict=True)
+        ]
 
     def _refreshing(self, program: Program, change: GraphChange) -> Steps[Refresh]:
         self._bind(program)
@@ -420,12 +416,6 @@ class Engine:
             return self._failed(program, error, self._clock() - begun)
         return self._done(program, refresh, self._clock() - begun)
 
-    def _ran(self, program: Program, outcome: Refresh | Exception, seconds: float) -> ProgramRun:
-        """What a run came to that took so long."""
-        if isinstance(outcome, Exception):
-            return self._failed(program, outcome, seconds)
-        return self._done(program, outcome, seconds)
-
     def _done(self, program: Program, refresh: Refresh, seconds: float) -> ProgramRun:
         on_device = self._graph.device is not None and program.on_device
         return ProgramRun(program.id, refresh, seconds, None, on_device)
@@ -438,10 +428,6 @@ class Engine:
             return ProgramRun(program.id, None, seconds, str(error))
         log.error("program %s failed", program.id, exc_info=error)
         return ProgramRun(program.id, None, seconds, f"{type(error).__name__}: {error}")
-
-    def _host_readers(self) -> list[Program]:
-        """Those that are kept up to date and read the host's rows."""
-        return [program for program in self._fresh() if program.reads_host]
 
     def _rehoused(self, run: ProgramRun) -> ProgramRun:
         """The run, after which its program moved to the other processor."""

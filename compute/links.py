@@ -66,6 +66,11 @@ def changed_links(graph: Graph, change: GraphChange) -> Links:
     return Links(keys[differs], before[differs], after[differs])
 
 
+def all_entries(graph: Graph) -> int:
+    """How many entries the rows have in all that are read to see every link: in-rows of a directed graph, too."""
+    return graph.n_arcs * (2 if graph.directed else 1)
+
+
 def _without_loops(keys: Keys) -> Keys:
     kept: Keys = keys[sources(keys) != destinations(keys)]
     return kept

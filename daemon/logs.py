@@ -65,7 +65,9 @@ def handler(format: Format) -> logging.Handler:
 
         from .terminal import errors
 
-        return RichHandler(console=errors(), show_path=False, log_time_format="%H:%M:%S", rich_tracebacks=False)
+        human = RichHandler(console=errors(), show_path=False, log_time_format="%H:%M:%S", rich_tracebacks=False)
+        human.setFormatter(logging.Formatter("%(message)s"))  # it has a column for the level
+        return human
     stream = logging.StreamHandler(sys.stderr)
     # systemd sets JOURNAL_STREAM to the device and inode of the stream that it reads.
     stat = os.fstat(2)
@@ -74,12 +76,14 @@ def handler(format: Format) -> logging.Handler:
     return stream
 
 
-def say_at_once(message: str, name: str) -> None:
-    """One warning in the form of the others, for who is about to end the process and may wait for nothing: neither
+def say_at_once(message: str, name: str, level: int = logging.WARNING) -> None:
+    """One line in the form of the others, for who is about to end the process and may wait for nothing: neither
     for a lock that the thread which it interrupts may hold, nor for whoever should read standard error."""
-    record = logging.LogRecord(name, logging.WARNING, "", 0, message, (), None)
+    record = logging.LogRecord(name, level, "", 0, message, (), None)
     formatters = [one.formatter for one in logging.getLogger().handlers if one.formatter is not None]
-    line = f"{formatters[0].format(record) if formatters else message}\n".encode(errors="backslashreplace")
+    line = f"{formatters[0].format(record) if formatters else f'graphtide: {message}'}\n".encode(
+        errors="backslashreplace"
+    )
     with contextlib.suppress(OSError, ValueError):
         if select.select([], [2], [], 0)[1]:
             os.write(2, line[: select.PIPE_BUF])

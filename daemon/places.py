@@ -17,7 +17,7 @@ from .ingest.sources import make_registry
 from .os_errors import why
 
 STAYS = (
-    *(errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG, errno.EROFS),
+    *(errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG),
     *(errno.EEXIST, errno.ENOENT),
 )
 """Why no folder of a name can be used until a person does something."""
@@ -68,7 +68,8 @@ def require_folder(key: str, path: Path, use: int, *, advice: str = "") -> None:
             what = "it" if there == whole else repr(str(there))
             raise NotADirectoryError(errno.ENOTDIR, f"{what} is a file, and must be a folder{advice}")
         needed = use if there == whole else os.W_OK
-        if not os.access(there, os.X_OK | needed):
+        # A disk that turned read-only is no mistake of a setting: results wait for it, and so on.
+        if not os.access(there, os.X_OK | needed) and not os.statvfs(there).f_flag & os.ST_RDONLY:
             verb = "read" if needed == os.R_OK else "write to"
             raise PermissionError(errno.EACCES, f"user {os.geteuid()} may not {verb} {str(there)!r}")
     except OSError as error:

@@ -187,6 +187,7 @@ class Service:
         Raises:
             CheckpointError: the folder cannot be used, another daemon has it, or its newest checkpoint may not be
                 used.
+            NotWritten: the disk of checkpoints is full.
             ConfigError: an address, a folder, a certificate or a file of tokens cannot be used.
         """
         server, checkpoint = self.config.server, self.config.checkpoint
@@ -206,6 +207,7 @@ class Service:
         self._stack.callback(self.source.close)
         self.beginning = Beginning(self.config, self.store, self.source, self.health, self._stop)
         self.beginning.foresee(self.within_budget)
+        self.incarnation = self.store.next_incarnation()  # which a full disk does not take
 
     def startup(self) -> None:
         """Restore, publish the first epoch, begin to answer, begin to read.
@@ -298,7 +300,7 @@ class Service:
         contents = Contents(
             self.config,
             checkpoint,
-            self.store.next_incarnation(),
+            self.incarnation,
             card=self.card,
             kept=self._kept,
             stop=self._stop,
@@ -584,7 +586,7 @@ class Service:
     def _read_source(self) -> None:
         """Reach the source, make sure it is the checkpoint's, and read it, first in the order of before."""
         try:
-            self.beginning.open(self.position, self.pipeline.checkpoints, self.ingest, self.metrics)
+            self.beginning.open(self.pipeline.checkpoints, self.ingest, self.metrics)
             self.ingest.reader.follow(self.order.open(self.beginning.identity))
             self.health.recovery.read(self.ingest.reader.backlog(), item=0)
             self.ingest.run(self.position.offsets)

@@ -1,10 +1,10 @@
 """A gate for those who read arrays in compiled code: they hold it while they read, and whoever writes shuts it.
 
-A kernel that looks a batch up before it writes shuts it by itself, in between, so that others read on. And
-while it writes it may let others read **beside** it, in leaves that nobody moves just then: a row that has none of
-its updates, which is the same before the batch and after it; and one that has some as it was before
-(``row_before.py``), but for while the writer *notes* rows: brings degrees and the index of rows up to date. Who
-reads so holds a second lock, which the writer takes for a moment whenever it goes on to other leaves: so what a
+A kernel that looks a batch up before it writes shuts it by itself, in between, so that others read on. While
+it writes it may let others read **beside** it, in leaves that nobody moves just then. A row without updates of
+the batch is the same before and after. One with updates is read as it was before (``row_before.py``), unless
+the writer *notes* rows just then, which brings degrees and the index of rows up to date. Who reads beside a
+writer holds a second lock. The writer takes that for a moment whenever it goes on to other leaves: so what a
 reader is told of them is true for as long as it reads.
 """
 
@@ -78,14 +78,7 @@ def _beside_lock(gate: Gate) -> Int:
 
 @uncounted_inner
 def let_beside(
-    gate: Gate,
-    side: Int,
-    keys: Keys,
-    status: Ops,
-    old_weights: Weights,
-    n: Int,
-    row_leaf: Vertices,
-    n_parts: Int,
+    gate: Gate, side: Int, keys: Keys, status: Ops, old_weights: Weights, n: Int, row_leaf: Vertices, n_parts: Int
 ) -> None:
     """Let others read beside a batch that is about to be written in so many parts, or by so many threads, to
     out-rows (side 0) or in-rows (1): its first n updates, in order (``host.arrays.Updates``)."""

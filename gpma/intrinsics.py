@@ -85,23 +85,12 @@ def _call(builder: Any, name: str, arguments: list[Any]) -> None:
 
 
 def _memmove(
-    context: Any,
-    builder: Any,
-    array_type: Any,
-    target: Any,
-    to: Any,
-    source: Any,
-    from_: Any,
-    count: Any,
+    context: Any, builder: Any, array_type: Any, target: Any, to: Any, source: Any, from_: Any, count: Any
 ) -> None:
     target_address = _address(context, builder, array_type, target, to)
     source_address = _address(context, builder, array_type, source, from_)
     size = builder.mul(count, _INT64(array_type.dtype.bitwidth // 8))
-    _call(
-        builder,
-        "llvm.memmove.p0.p0.i64",
-        [target_address, source_address, size, _BOOL(0)],
-    )
+    _call(builder, "llvm.memmove.p0.p0.i64", [target_address, source_address, size, _BOOL(0)])
 
 
 def _asking(for_write: bool) -> Any:
@@ -311,16 +300,7 @@ def _shift(typing_context: Any, keys: Any, weights: Any, to: Any, from_: Any, co
         _memmove(context, builder, key_type, key_array, target, key_array, source, n)
         n_weights = context.make_array(weight_type)(context, builder, weight_array).nitems
         with builder.if_then(builder.icmp_signed("!=", n_weights, _INT64(0))):
-            _memmove(
-                context,
-                builder,
-                weight_type,
-                weight_array,
-                target,
-                weight_array,
-                source,
-                n,
-            )
+            _memmove(context, builder, weight_type, weight_array, target, weight_array, source, n)
         return context.get_dummy_value()
 
     return types.void(keys, weights, types.intp, types.intp, types.intp), generate

@@ -131,12 +131,12 @@ def runs_on(rows: RowView, slot: Int, left: Int) -> Iterator[tuple[Int, Int]]:
 
 @uncounted_inner
 @spliced
-def cut_row(rows: RowView, u: Int, piece: Int, opens: Offsets) -> Int:
-    """Cut row u into pieces of so many edges: how many there are, and where each begins, for ``runs_on``."""
+def cut_row(rows: RowView, u: Int, opens: Offsets) -> Int:
+    """Cut row u into pieces of ``SWEEP_PIECE`` edges: how many, and where each begins, for ``runs_on``."""
     n_pieces, before = np.int64(0), np.int64(0)
     for slot, stop in runs(rows, u):
-        while n_pieces * piece < before + (stop - slot):
-            opens[n_pieces] = slot + n_pieces * piece - before
+        while n_pieces * SWEEP_PIECE < before + (stop - slot):
+            opens[n_pieces] = slot + n_pieces * SWEEP_PIECE - before
             n_pieces += 1
         before += stop - slot
     return n_pieces

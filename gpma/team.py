@@ -42,7 +42,7 @@ from numba.core import callconv, cgutils, types
 from numba.extending import intrinsic
 
 from .atomics import load, ordered_add, ordered_swap
-from .intrinsics import inner
+from .intrinsics import inner, uncounted
 from .relied_on import lacking
 from .written import record_type
 
@@ -99,6 +99,23 @@ def broken_off(crew):  # type: ignore[no-untyped-def]
 def at_most(crew, pieces):  # type: ignore[no-untyped-def]
     """The crew for so many pieces: none of its threads is woken for nothing."""
     return Crew(max(min(crew.threads, pieces), 1), crew.words)
+
+
+@nb.njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def for_much(crew, is_much):  # type: ignore[no-untyped-def]
+    """The crew for much work; for little, which is not worth a wake, the caller's thread alone."""
+    return Crew(crew.threads if is_much else 1, crew.words)
+
+
+@uncounted
+def begin_behind(counts: Words) -> Any:
+    """Have each entry be the sum of those before it: where what a piece has counted will begin. The sum of all."""
+    before = np.int64(0)
+    for piece in range(counts.size):
+        count = counts[piece]
+        counts[piece] = before
+        before += count
+    return before
 
 
 class Team:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..gpma.edges import EdgeBatch
+from ..gpma.threads import start_thread
 
 log = logging.getLogger(__name__)
 
@@ -23,9 +24,9 @@ SECONDS_MAX = 0.5
 most, where updates come faster than the host can take them."""
 
 GATHER_S, GATHERED = 0.25, 1 << 18
-"""Fewer updates than that are left to gather for so long: to take ten at once costs as much as to take a thousand,
-and ten thousand three times as much each as a hundred thousand; and the thread that puts them must not be kept
-waiting for the interpreter by each."""
+"""Fewer updates than that are left to gather for so long. To take ten at once costs as much as to take a
+thousand, and each of ten thousand three times as much as each of a hundred thousand. Nor must each keep the
+thread that puts them waiting for the interpreter."""
 
 RETRY_S = 0.5
 """What found no memory is tried again so often, if nobody asks for it before."""
@@ -80,7 +81,7 @@ class Behind:
         if self._thread is None and not self._closed:
             thread = Thread(target=self._run, name="host-rows", daemon=True)
             try:
-                thread.start()
+                start_thread(thread)
             except RuntimeError:  # the system grants none now
                 return False
             self._thread = thread

@@ -364,7 +364,7 @@ class DeviceSide(Side[DevicePackedArray]):
             self.in_.launch(plan.in_)
 
     def _launch_both(self, both: BothArrays) -> None:
-        has_all = self._remote is None or not self._remote.n_rows
+        has_all = self._has_all
         both.say_ready(has_all)
         follower = self._who_follows()
         # In one call, if any, and before all else: whatever Python touches here is in no cache.
@@ -484,12 +484,9 @@ class DeviceSide(Side[DevicePackedArray]):
     def _joining_columns(self) -> Joined:
         return self._joined or Joined(self.stream, weighted=self.out.weighted)
 
-    def prepare_edges(self, batch: EdgeBatch) -> DeviceSidePlan:
-        return self.prepare(batch)
-
     @property
     def picks(self) -> bool:
-        return self._remote is not None
+        return self.reads_remote
 
     def bring(self, batch: EdgeBatch) -> DeviceBatch:
         with self.stream:
@@ -509,12 +506,6 @@ class DeviceSide(Side[DevicePackedArray]):
         with self.stream:
             in_plan = None if self.in_ is None or in_ is None else self.in_.prepare(in_)
             return DeviceSidePlan(self.out.prepare(out), in_plan)
-
-    def begin_rows(self, plan: DeviceSidePlan) -> None:
-        self.launch(plan)
-
-    def end_rows(self, plan: DeviceSidePlan) -> None:
-        self.finish(plan)
 
     def rows_report(self) -> Report:
         own = self._own

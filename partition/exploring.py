@@ -1,14 +1,14 @@
 """Looking around in a graph between two changes: breadth-first searches, and edges between sets of vertices.
 
-Both stop after they have read so many entries of rows (``reads_max``; a row that is begun counts as one), and go
-on from there as long as the graph is the same: what takes long is done in pieces, and what is found does not
-depend on their size.
+Both stop after they have read so many entries of rows (``reads_max``; a row that is begun counts as one). They
+go on from there as long as the graph is the same: what takes long is done in pieces, of whatever size.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -113,32 +113,20 @@ def _searched(
     reads_max: int,
 ) -> Search:
     assert begun.place is not None
-    known, room = begun.found.size, min(limit, n_vertices)
-    found, hops = np.empty(max(room, known), np.uint32), np.empty(max(room, known), np.uint32)
-    found[:known], hops[:known] = begun.found, begun.hops
-    seen = np.zeros(n_vertices, bool)
-    seen[begun.found] = True
-    place = begun.place
-    n, index, side, first, reads = _search(
-        sides[0],
-        sides[-1],
-        len(sides) > 1,
-        found,
-        hops,
-        known,
-        place.index,
-        place.side,
-        place.first,
-        _NO_STOP if n_rows is None else place.index + n_rows,
-        hops_max,
-        reads_max,
-        seen,
-    )
-    truncated = n > found.size
-    over = truncated or index == n or hops[index] >= hops_max
-    n = min(n, found.size)
+    known, place = begun.found.size, begun.place
+    room = max(min(limit, n_vertices), known)
+    into = _Found(np.empty(room, np.uint32), np.empty(room, np.uint32), np.zeros(n_vertices, bool))
+    into.found[:known], into.hops[:known] = begun.found, begun.hops
+    into.seen[begun.found] = True
+    at = known, place.index, place.side, place.first
+    stop = _NO_STOP if n_rows is None else place.index + n_rows
+    both = len(sides) > 1
+    n, index, side, first, reads = _search(sides[0], sides[-1], both, into, at, stop, hops_max, reads_max)
+    truncated = n > into.found.size
+    over = truncated or index == n or into.hops[index] >= hops_max
+    n = min(n, into.found.size)
     following = None if over else SearchPlace(index, side, first)
-    return Search(found[:n].copy(), hops[:n].copy(), following, truncated, begun.reads + reads)
+    return Search(into.found[:n].copy(), into.hops[:n].copy(), following, truncated, begun.reads + reads)
 
 
 def edges_between(
@@ -168,49 +156,23 @@ def edges_between(
     parts: list[EdgesFound] = []
     while True:
         (rows,), n_rows = ahead(sources[at.index :])
-        among = (n_vertices, sources, targets, marks)
-        part = _edges_found(rows, n_rows, *among, at, weighted=weighted, limit=limit, reads_max=reads_max)
+        wanted = sources if n_rows is None else frozen(sources[: at.index + n_rows])
+        room = min(limit, reads_max + _LEAF_SLOTS_MAX)
+        src, dst = np.empty(room, np.uint32), np.empty(room, np.uint32)
+        into = _Listed(marks, src, dst, np.empty(room if weighted else 0, np.float32))
+        size, index, first, reads = _edges_between(
+            rows, n_vertices, wanted, targets, into, at.index, at.first, reads_max
+        )
+        n = min(size, room)
+        place = EdgesPlace(index, first) if index < sources.size else None
+        found = into.weights[:n].copy() if weighted else None
+        part = EdgesFound(src[:n].copy(), dst[:n].copy(), found, size, place, reads)
         parts.append(part)
         limit -= part.src.size
         reads_max -= part.reads
         if n_rows is None or part.place is None or reads_max <= 0:
             return _joined(parts, weighted=weighted)
         at = part.place
-
-
-def _edges_found(
-    rows: RowView,
-    n_rows: int | None,
-    n_vertices: int,
-    sources: Vertices,
-    targets: Vertices,
-    marks: npt.NDArray[np.uint8],
-    place: EdgesPlace,
-    *,
-    weighted: bool,
-    limit: int,
-    reads_max: int,
-) -> EdgesFound:
-    room = min(limit, reads_max + _LEAF_SLOTS_MAX)
-    src, dst = np.empty(room, np.uint32), np.empty(room, np.uint32)
-    weights = np.empty(room if weighted else 0, np.float32)
-    size, index, first, reads = _edges_between(
-        rows,
-        n_vertices,
-        sources if n_rows is None else frozen(sources[: place.index + n_rows]),
-        targets,
-        marks,
-        src,
-        dst,
-        weights,
-        place.index,
-        place.first,
-        reads_max,
-    )
-    n = min(size, room)
-    following = EdgesPlace(index, first) if index < sources.size else None
-    found = weights[:n].copy() if weighted else None
-    return EdgesFound(src[:n].copy(), dst[:n].copy(), found, size, following, reads)
 
 
 def _joined(parts: Sequence[EdgesFound], *, weighted: bool) -> EdgesFound:
@@ -236,36 +198,48 @@ _LEAF_SLOTS_MAX = 64
 # -- kernels ------------------------------------------------------------------------------------------------------
 
 
+class _Found(NamedTuple):
+    """Where a search writes: ``found`` and ``hops`` uint32[room]; ``seen`` bool[n_vertices]."""
+
+    found: Vertices
+    hops: Vertices
+    seen: Flags
+
+
+class _Listed(NamedTuple):
+    """Where edges are written to: ``src``, ``dst`` uint32[room], ``weights`` float32[room], or none; and ``marks``
+    uint8[n_vertices], which of them are (``_TARGET``, ``_COMMON``)."""
+
+    marks: npt.NDArray[np.uint8]
+    src: Vertices
+    dst: Vertices
+    weights: Weights
+
+
 @uncounted
 def _search(
     rows: RowView,
     others: RowView,
     both: bool,
-    found: Vertices,
-    hops: Vertices,
-    n: Int,
-    index: Int,
-    side: Int,
-    first: Int,
+    into: _Found,
+    at: tuple[Int, Int, Int, Int],
     stop: Int,
     hops_max: int,
     reads_max: int,
-    seen: Flags,
 ) -> tuple[Int, Int, Int, Int, Int]:
-    """(how many are found, at most one leaf more than there is room for; index, side, first; entries read)."""
-    reads = np.int64(0)
-    going = True
-    while going and index < min(n, stop) and n <= found.size and reads < reads_max and hops[index] < hops_max:
-        hop = hops[index] + np.uint32(1)
-        u = found[index]
+    """Go on at (how many are found, index, side, first); the same then, at most one leaf more than there is room
+    for, and the entries read."""
+    n, index, side, first = at
+    room, reads, going = into.found.size, np.int64(0), True
+    while going and index < min(n, stop) and n <= room and reads < reads_max and into.hops[index] < hops_max:
         reads += 1
         if side == 0:
-            n, reads, first = _visit(rows, u, first, hop, found, hops, n, reads, reads_max, seen)
+            n, reads, first = _visit(rows, index, first, into, n, reads, reads_max)
             going = first < 0
             if going:
                 first, side = np.int64(0), np.int64(1)
         if going and both:
-            n, reads, first = _visit(others, u, first, hop, found, hops, n, reads, reads_max, seen)
+            n, reads, first = _visit(others, index, first, into, n, reads, reads_max)
             going = first < 0
         if going:
             first, side = np.int64(0), np.int64(0)
@@ -276,18 +250,12 @@ def _search(
 @uncounted
 @spliced
 def _visit(
-    rows: RowView,
-    u: Int,
-    first: Int,
-    hop: Int,
-    found: Vertices,
-    hops: Vertices,
-    n: Int,
-    reads: Int,
-    reads_max: Int,
-    seen: Flags,
+    rows: RowView, index: Int, first: Int, into: _Found, n: Int, reads: Int, reads_max: Int
 ) -> tuple[Int, Int, Int]:
-    """Find the neighbours of u from vertex ``first`` on: (how many are found, read, what is next or -1)."""
+    """Find the neighbours of ``found[index]`` from vertex ``first`` on: (how many are found, read, what is next or
+    -1)."""
+    found, hops, seen = into.found, into.hops, into.seen
+    u, hop = found[index], hops[index] + np.uint32(1)
     first_key = (np.uint64(u) << HALF) | np.uint64(first)
     stopped = np.int64(-1)
     for slot, stop in runs(rows, u):
@@ -313,10 +281,7 @@ def _edges_between(
     n_vertices: int,
     sources: Vertices,
     targets: Vertices,
-    marks: npt.NDArray[np.uint8],
-    src: Vertices,
-    dst: Vertices,
-    weights: Weights,
+    into: _Listed,
     index: Int,
     first: Int,
     reads_max: int,
@@ -328,11 +293,9 @@ def _edges_between(
         reads += 1
         if u < n_vertices and rows.degrees[u] > 0 and targets.size > 0:
             if np.int64(rows.degrees[u]) > LOOKUP_READS * targets.size:
-                size, reads, first = _look_up(
-                    rows, u, first, targets, marks, src, dst, weights, size, reads, reads_max
-                )
+                size, reads, first = _look_up(rows, u, first, targets, into, size, reads, reads_max)
             else:
-                size, reads, first = _read_row(rows, u, first, marks, src, dst, weights, size, reads, reads_max)
+                size, reads, first = _read_row(rows, u, first, into, size, reads, reads_max)
             if first >= 0:
                 break
         first = np.int64(0)
@@ -343,18 +306,10 @@ def _edges_between(
 @uncounted
 @spliced
 def _read_row(
-    rows: RowView,
-    u: Int,
-    first: Int,
-    marks: npt.NDArray[np.uint8],
-    src: Vertices,
-    dst: Vertices,
-    weights: Weights,
-    size: Int,
-    reads: Int,
-    reads_max: Int,
+    rows: RowView, u: Int, first: Int, into: _Listed, size: Int, reads: Int, reads_max: Int
 ) -> tuple[Int, Int, Int]:
     """The targets in a row from vertex ``first`` on: (how many edges, entries read, what is next or -1)."""
+    marks = into.marks
     first_key = (np.uint64(u) << HALF) | np.uint64(first)
     stopped = np.int64(-1)
     for slot, stop in runs(rows, u):
@@ -363,31 +318,15 @@ def _read_row(
                 stopped = np.int64(rows.keys[slot] & LOW)
                 break
             for i in range(slot, stop):
-                v = np.int64(rows.keys[i] & LOW)
-                if marks[v] and rows.keys[i] >= first_key and _is_listed(u, v, marks):
-                    if size < src.size:
-                        src[size] = np.uint32(u)
-                        dst[size] = np.uint32(v)
-                        if weights.size:
-                            weights[size] = rows.weights[i]
-                    size += 1
+                if marks[rows.keys[i] & LOW] and rows.keys[i] >= first_key:
+                    size = _list_edge(rows, i, into, size)
             reads += stop - slot
     return size, reads, stopped
 
 
 @uncounted
 def _look_up(
-    rows: RowView,
-    u: Int,
-    first: Int,
-    targets: Vertices,
-    marks: npt.NDArray[np.uint8],
-    src: Vertices,
-    dst: Vertices,
-    weights: Weights,
-    size: Int,
-    reads: Int,
-    reads_max: Int,
+    rows: RowView, u: Int, first: Int, targets: Vertices, into: _Listed, size: Int, reads: Int, reads_max: Int
 ) -> tuple[Int, Int, Int]:
     """As ``_read_row``, looking each target up in the row."""
     leaf = np.int64(rows.row_leaf[u])
@@ -399,20 +338,23 @@ def _look_up(
             break
         reads += LOOKUP_READS
         leaf, slot = find_on(rows, leaf, (np.uint64(u) << HALF) | np.uint64(v))
-        if slot >= 0 and _is_listed(u, v, marks):
-            if size < src.size:
-                src[size] = np.uint32(u)
-                dst[size] = np.uint32(v)
-                if weights.size:
-                    weights[size] = rows.weights[slot]
-            size += 1
+        if slot >= 0:
+            size = _list_edge(rows, slot, into, size)
     return size, reads, stopped
 
 
 @uncounted
-def _is_listed(u: Int, v: Int, marks: npt.NDArray[np.uint8]) -> bool:
-    """Of an edge that both its arcs would list, only the one from the smaller vertex is."""
-    return u <= v or not (marks[u] & _COMMON and marks[v] & _COMMON)
+def _list_edge(rows: RowView, slot: Int, into: _Listed, size: Int) -> Int:
+    """Write down the edge in a slot, as far as there is room: how many there are with it. Where both arcs of an
+    edge would be listed, only that from the smaller vertex is."""
+    u, v = np.int64(rows.keys[slot] >> HALF), np.int64(rows.keys[slot] & LOW)
+    if u > v and into.marks[u] & into.marks[v] & _COMMON:
+        return size
+    if size < into.src.size:
+        into.src[size], into.dst[size] = np.uint32(u), np.uint32(v)
+        if into.weights.size:
+            into.weights[size] = rows.weights[slot]
+    return size + 1
 
 
 def warm_up() -> None:

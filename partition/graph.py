@@ -15,17 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..gpma.cores import usable_cores
-from ..gpma.edges import (
-    MAX_UPDATES,
-    EdgeBatch,
-    EdgeList,
-    Keys,
-    Op,
-    Vertices,
-    Weights,
-    pack,
-    transpose,
-)
+from ..gpma.edges import MAX_UPDATES, EdgeBatch, EdgeList, Keys, Op, Vertices, Weights, pack, transpose
 from ..gpma.gate import NOBODY_READS, BeforeWriting
 from ..gpma.host.small import Totals
 from ..gpma.host.snapshot import EdgeCopy

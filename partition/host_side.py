@@ -51,7 +51,7 @@ UNFINISHED = (
 
 
 class HostPlan(NamedTuple):
-    """What ``HostSide.prepare`` planned for its arrays, of so many updates each at most."""
+    """What ``HostSide.prepare_rows`` planned for its arrays, of so many updates each at most."""
 
     out: Plan
     in_: Plan | None
@@ -106,7 +106,7 @@ class HostSide(Side[PackedMemoryArray]):
         hold. A load makes them whole again."""
         return self.middle.failed
 
-    def prepare(self, out: EdgeBatch, in_: EdgeBatch | None) -> HostPlan:
+    def prepare_rows(self, out: EdgeBatch, in_: EdgeBatch | None) -> HostPlan:
         """Everything of a batch that can fail; the rows are only read. ``in_``: None where no in-rows are kept.
 
         Raises:
@@ -142,7 +142,7 @@ class HostSide(Side[PackedMemoryArray]):
         return NO_GATE
 
     def commit(self, plan: HostPlan, gate: Gate = NO_GATE) -> ChangeReport:
-        """Write what ``prepare`` planned; cannot fail. Returns the report of the out-rows.
+        """Write what ``prepare_rows`` planned; cannot fail. Returns the report of the out-rows.
 
         ``gate``: what ``keep_out`` gave; it is shut once this writes, and others read beside it until
         ``end_beside``.
@@ -200,7 +200,7 @@ class HostSide(Side[PackedMemoryArray]):
         negative: int,
         before_writing: BeforeWriting,
     ) -> tuple[Report, tuple[int, ...]] | None:
-        """A few updates by one compiled call; None: nothing was written, and they go by ``prepare``.
+        """A few updates by one compiled call; None: nothing was written, and they go by ``prepare_rows``.
 
         ``n_updates``: of rows, if ``mirrored`` two for each; ``negative``: whether weights may be (both 1 or 0);
         ``before_writing``: called once it is known that no array needs another layout. Where they are many, those
@@ -321,13 +321,7 @@ class HostSide(Side[PackedMemoryArray]):
 
     # -- rows that the host owns --------------------------------------------------------------------------------
 
-    def prepare_rows(self, out: EdgeBatch, in_: EdgeBatch | None) -> HostPlan:
-        return self.prepare(out, in_)
-
-    def begin_rows(self, plan: HostPlan) -> None:
-        pass
-
-    def end_rows(self, plan: HostPlan) -> None:
+    def finish(self, plan: HostPlan) -> None:
         self._change = self.commit(plan)
 
     def rows_report(self) -> Report:
@@ -391,5 +385,7 @@ def warm_up() -> None:
         array.ensure_vertices(vertices.size)
     ones = np.ones(vertices.size, np.uint8)
     for ops in (ones, ones, np.zeros_like(ones)):  # the second batch finds room where it is, as most do
-        host.commit(host.prepare(EdgeBatch.of(vertices, vertices, ops), EdgeBatch.of(vertices, vertices, ops)))
+        host.commit(
+            host.prepare_rows(EdgeBatch.of(vertices, vertices, ops), EdgeBatch.of(vertices, vertices, ops))
+        )
     host.close()

@@ -154,8 +154,8 @@ class MoveCost:
 
     @property
     def portion(self) -> float:
-        """So many edges at once that half of what they take is there for fewer, too; at most four times as many as
-        moved lately."""
+        """As many edges as make the fixed cost half of what they take; at most four times as many as moved
+        lately."""
         return min(self.fixed_s / self.each_s if self.each_s > 0 else 0.0, 4 * self.edges)
 
 

@@ -6,21 +6,14 @@ A device that fails takes its rows with it: from then on everything raises ``Row
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from ..gpma.device_failure import is_of_device
-from ..gpma.edges import (
-    EdgeBatch,
-    EdgeList,
-    Keys,
-    Vertices,
-    Weights,
-    destinations,
-    sources,
-)
+from ..gpma.edges import EdgeBatch, EdgeList, Keys, Vertices, Weights, destinations, sources
 from ..gpma.gate import NOBODY_READS, BeforeWriting
 from ..gpma.host.load_export import first_bad_key
 from ..gpma.host.work import column
@@ -39,8 +32,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PART_EDGES = 1 << 18
-"""So many edges move at a time. Of a device's memory, moving one takes more than ten times what it takes there:
-rows that leave for want of memory must not want it first."""
+"""So many edges move at a time. To move an edge takes more than ten times the memory of the device that it takes
+to keep it: rows that leave for want of memory must not want much of it first."""
 
 Divide = Callable[[Vertices, Vertices], Owners]
 """(lengths of out-rows, and of the in-rows that are kept: uint32[n]) -> the owner of each vertex (uint8[n])."""
@@ -156,10 +149,11 @@ class OwnedRows(GraphRows):
                     self._told(lambda split: split.clear())
                     self._mark_loaded(n_vertices)
                     raise
-            except Exception:
-                raise
-            except BaseException as error:  # an interrupt: some may have the new rows, and others the old ones
-                self._broken_off(error)
+            except BaseException as error:
+                if not isinstance(
+                    error, Exception
+                ):  # an interrupt: some may have the new rows, others the old ones
+                    self._broken_off(error)
                 raise
         self._told(lambda _: self._mark_loaded(n_vertices))
 
@@ -208,7 +202,7 @@ class OwnedRows(GraphRows):
         while waiting:
             part = waiting.pop()
             try:
-                plan = self._asked(lambda split, part=part: split.prepare_move(part, to))  # type: ignore[misc]
+                plan = self._asked(partial(SplitRows.prepare_move, vertices=part, to=to))
             except SideFull as full:
                 if full.side == to:
                     raise
@@ -216,8 +210,8 @@ class OwnedRows(GraphRows):
                     waiting += np.array_split(part, 2)
                     continue
                 # Not even for one row: all of them go, by a way that needs no memory over there.
-                plan = self._evacuation(full.side, to)
-            done = self._told(lambda split, plan=plan: self._move(split, plan))  # type: ignore[misc]
+                plan = self._asked(partial(SplitRows.prepare_evacuation, side=full.side, to=to))
+            done = self._told(partial(self._move, plan=plan))
             moved = Migrated(moved.vertices + done.vertices, moved.edges + done.edges)
         return moved
 
@@ -225,12 +219,9 @@ class OwnedRows(GraphRows):
         """Of about PART_EDGES each, or one row that is longer; the last part comes first."""
         lengths = np.zeros(vertices.size, np.int64)
         for direction in self.shape.directions:
-            lengths += self._asked(lambda split, of=direction: split.degrees(of))[vertices]  # type: ignore[misc]
+            lengths += self.degrees(direction)[vertices]
         part = np.cumsum(lengths) // PART_EDGES
         return np.split(vertices, np.flatnonzero(np.diff(part)) + 1)[::-1]
-
-    def _evacuation(self, side: int, to: int) -> MovePlan:
-        return self._asked(lambda split: split.prepare_evacuation(side, to))
 
     def _move(self, split: SplitRows, plan: MovePlan) -> Migrated:
         moved = split.move(plan)

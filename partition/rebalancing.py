@@ -9,15 +9,15 @@ After each epoch its measures come in, and what is to move before the next one g
   twentieth.
 - **room**: over ``ROOM_MIN`` is free, and not even used for speed alone. Rows come until ``ROOM`` is, but no more
   than the device can apply in time.
-- **gain**: to exchange rows would save more within 256 epochs than 1.2 of what it costs, for all that is sure of
-  how often they are read.
+- **gain**: an exchange of rows would save 1.2 times its cost within 256 epochs, by the least that is sure of how
+  often they are read.
 
 All but the first look at whole windows of measures, which begin anew when rows have moved. Moves take a
-twentieth of the time at most: what one epoch moves is that much by what moves took so far, or as many edges as it
-takes for what a move costs however small it is to be no more than half of it; and what they took longer is made up
-for by epochs that move nothing. Rows that moved stay for 64 epochs. A turn, that is rows going
-the other way than those before (but for headroom), waits for as many epochs; each turn doubles that, until there
-has been none for long. Exchanges that have not paid when the next is looked for double the time to the one
+twentieth of the time at most: one epoch moves as many edges as that pays for, by what moves took so far. But
+it moves no fewer than so many that the fixed cost of a move is half of what it takes; what is over the share
+is made up for by epochs that move nothing. Rows that moved stay for 64 epochs. A turn, that is rows going the
+other way than those before (but for headroom), waits for as many epochs. Each turn doubles that, until there
+has been none for long. An exchange that has not paid when the next is looked for doubles the time to the one
 after. So a load that changes to and fro, whatever its period, moves ever less.
 
 Nothing here reads a clock, and all passes over vertices are the same every time: equal measures, equal decisions.
@@ -155,7 +155,7 @@ class Rebalancer:
         self.newcomers = HOST
         edges = bytes_needed / self._edge_bytes()
         if self._last is not None:
-            edges = max(edges, self._edges_until(self._last, SPARE))
+            edges = max(edges, self._edges_to_leave(self._last))
         for rested in (True, False):
             survey = self.ages.survey(self._stock(), NO_LIMIT, rested=rested)
             price = self._policy(survey.classes(self._reads.mean))
@@ -220,7 +220,7 @@ class Rebalancer:
     def _leave(self, measures: Measures) -> None:
         self._drop()
         why = f"{measures.headroom:.1%} of the device's memory is free"
-        self._begin("headroom", why, self._survey(), leaving=self._edges_until(measures, SPARE))
+        self._begin("headroom", why, self._survey(), leaving=self._edges_to_leave(measures))
         if self._plan is None:  # all that are there have just come
             self._patient_until = self._epoch + LOOK_MIN
         else:
@@ -251,7 +251,7 @@ class Rebalancer:
 
     def _fulfil(self, measures: Measures) -> None:
         survey = self._survey()
-        leaving, coming = self._edges_until(measures, SPARE), self._edges_that_fit(measures)
+        leaving, coming = self._edges_to_leave(measures), self._edges_that_fit(measures)
         if leaving > 0:
             self._begin("request", f"{measures.headroom:.1%} is free", survey, leaving=leaving)
         elif coming > 0 and measures.host_edges > 0:
@@ -269,7 +269,7 @@ class Rebalancer:
         slow_rate, fast_rate = self._apply_rates(measures)[slow], self._apply_rates(measures)[fast]
         moving = (window.apply_s[slow] - others_s) / (slow_rate + fast_rate)
         if fast == DEVICE:
-            moving = min(moving, -self._edges_until(measures, SPARE))
+            moving = min(moving, -self._edges_to_leave(measures))
         if moving * slow_rate < _SAVED_MIN * window.seconds or not self._turns.allow(fast, self._epoch):
             return
         names = ("the host", "the device")
@@ -333,9 +333,9 @@ class Rebalancer:
             return _EDGE_BYTES
         return min(max(last.device_bytes / last.device_edges, _EDGE_BYTES_MIN), _EDGE_BYTES_MAX)
 
-    def _edges_until(self, measures: Measures, free: float) -> float:
-        """How many edges must leave until that share of the device's memory is free; below 0: may come."""
-        return (free - measures.headroom) * measures.device_limit / self._edge_bytes()
+    def _edges_to_leave(self, measures: Measures) -> float:
+        """How many edges must leave until ``SPARE`` of the device's memory is free; below 0: may come."""
+        return (SPARE - measures.headroom) * measures.device_limit / self._edge_bytes()
 
     def _edges_that_fit(self, measures: Measures) -> float:
         """How many may come until ``ROOM`` is left of what nobody uses."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numba as nb
 import numpy as np
@@ -41,21 +42,29 @@ class RoutedBatch:
     in_: EdgeBatch | None
 
 
+class _Ends(NamedTuple):
+    """Owners of the tails of updates (uint8[n]), and of their heads (none where these have no rows).
+    ``heads_slot``: the first of the slots of in-rows; 0 where heads have out-rows."""
+
+    tails: Owners
+    heads: Owners
+    heads_slot: int
+
+
 @dataclass(frozen=True, slots=True)
 class Routing:
     """What each side gets of a batch, counted and not yet written.
 
     ``out`` and ``in_``: int64[n_sides], how many updates of out-rows and of in-rows (0 where none are kept).
-    The rest is for ``parts``: uint8[n] owners of tails, and of heads (empty where these have no rows), and
-    int64[chunks, slots] counts, a slot for each side and, behind all those, for its in-rows.
+    The rest is for ``parts``: the owners of all ends, and int64[chunks, slots] counts, a slot for each side and,
+    behind all those, for its in-rows.
     """
 
     batch: EdgeBatch
     in_edges: bool
     out: Offsets
     in_: Offsets
-    _tails: Owners
-    _heads: Owners
+    _ends: _Ends
     _counts: npt.NDArray[np.int64]
     _crew: Crew
 
@@ -82,9 +91,7 @@ class Routing:
         all_parts = EdgeBatch.empty(int(ends[-1]), weighted=weighted)
         _write_parts(
             arrivals_of(self.batch, weighted=weighted),
-            self._tails,
-            self._heads,
-            n_sides if in_edges else 0,
+            self._ends,
             cursors,
             arrivals_of(all_parts, weighted=weighted),
             ends[n_sides] if in_edges and not in_weights else ends[-1],
@@ -119,32 +126,22 @@ def route(
     tails, heads = np.empty(n, np.uint8), np.empty(n if in_edges or mirrored else 0, np.uint8)
     n_chunks = min(max(1, n // CHUNK_UPDATES_MIN), CHUNKS_MAX)
     counts = np.zeros((n_chunks, -(-2 * n_sides // _LINE_WORDS) * _LINE_WORDS), np.int64)
-    heads_slot = n_sides if in_edges else 0
-    keys = column(batch.keys, np.uint64)
-    largest = _count_parts(keys, frozen(placement.owner), heads_slot, tails, heads, counts, crew)
+    ends = _Ends(tails, heads, n_sides if in_edges else 0)
+    largest = _count_parts(column(batch.keys, np.uint64), frozen(placement.owner), ends, counts, crew)
     if n:
         require_known(largest, placement.owner.size)
     totals = counts.sum(axis=0)
     out, in_ = totals[:n_sides], totals[n_sides : 2 * n_sides]
-    return Routing(batch, in_edges, out, in_, tails, heads, counts, crew)
+    return Routing(batch, in_edges, out, in_, ends, counts, crew)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
-def _count_parts(
-    keys: Keys,
-    owner: Owners,
-    heads_slot: Int,
-    tails: Owners,
-    heads: Owners,
-    counts: npt.NDArray[np.int64],
-    crew: Crew,
-) -> Int:
-    """Fill ``tails``, ``heads`` and ``counts``; returns the largest end of an edge. Where that is not there,
+def _count_parts(keys: Keys, owner: Owners, ends: _Ends, counts: npt.NDArray[np.int64], crew: Crew) -> Int:
+    """Fill the ends and ``counts``; returns the largest end of an edge. Where that is not there,
     what was filled is of no use."""
     cursor = np.zeros(1, np.int64)
     largest = np.zeros(counts.shape[0], np.int64)
-    arguments = keys, owner, heads_slot, tails, heads, cursor, counts, largest
-    share(at_most(crew, counts.shape[0]), _count_chunks, arguments)
+    share(at_most(crew, counts.shape[0]), _count_chunks, (keys, owner, ends, cursor, counts, largest))
     return largest.max()
 
 
@@ -153,13 +150,12 @@ def _count_chunks(
     thread: Int,
     keys: Keys,
     owner: Owners,
-    heads_slot: Int,
-    tails: Owners,
-    heads: Owners,
+    ends: _Ends,
     cursor: Offsets,
     counts: npt.NDArray[np.int64],
     largest: Offsets,
 ) -> None:
+    tails, heads, heads_slot = ends
     n, n_chunks, n_vertices = np.int64(keys.size), np.int64(counts.shape[0]), np.uint64(owner.size)
     for chunk in drawn(cursor, n_chunks):
         own = counts[chunk]
@@ -183,10 +179,7 @@ def _count_chunks(
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def _lay_out(
-    counts: npt.NDArray[np.int64],
-    wanted: npt.NDArray[np.bool_],
-    cursors: npt.NDArray[np.int64],
-    ends: Offsets,
+    counts: npt.NDArray[np.int64], wanted: npt.NDArray[np.bool_], cursors: npt.NDArray[np.int64], ends: Offsets
 ) -> None:
     """Where each chunk's updates of each slot go: slot after slot, those that nobody wants nowhere. Slot ``s``
     then is from ``ends[s]`` to ``ends[s + 1]``."""
@@ -201,34 +194,25 @@ def _lay_out(
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")
 def _write_parts(
-    batch: Arrivals,
-    tails: Owners,
-    heads: Owners,
-    heads_slot: Int,
-    cursors: npt.NDArray[np.int64],
-    to: Arrivals,
-    n_weights: Int,
-    crew: Crew,
+    batch: Arrivals, ends: _Ends, cursors: npt.NDArray[np.int64], to: Arrivals, n_weights: Int, crew: Crew
 ) -> None:
     """Write each update where the cursors of its chunk say, by slot; what comes to the first ``n_weights`` places
     with its weight."""
     cursor = np.zeros(1, np.int64)
-    arguments = batch, tails, heads, heads_slot, cursor, cursors, to, n_weights
-    share(at_most(crew, cursors.shape[0]), _write_chunks, arguments)
+    share(at_most(crew, cursors.shape[0]), _write_chunks, (batch, ends, cursor, cursors, to, n_weights))
 
 
 @uncounted_inner
 def _write_chunks(
     thread: Int,
     batch: Arrivals,
-    tails: Owners,
-    heads: Owners,
-    heads_slot: Int,
+    ends: _Ends,
     cursor: Offsets,
     cursors: npt.NDArray[np.int64],
     to: Arrivals,
     n_weights: Int,
 ) -> None:
+    tails, heads, heads_slot = ends
     keys, ops, weights = batch.keys, batch.ops, batch.weights
     to_keys, to_ops, to_weights = to.keys, to.ops, to.weights
     n, n_chunks = np.int64(keys.size), np.int64(cursors.shape[0])

@@ -47,7 +47,7 @@ class Side(Generic[Array]):
 
     name: str
     takes_edges = False
-    """Whether ``prepare_edges`` turns updates round by itself."""
+    """Whether ``prepare`` takes updates of edges, and turns them round by itself."""
     out: Array
     in_: Array | None
 
@@ -91,7 +91,7 @@ class Side(Generic[Array]):
             MemoryError: there is not enough.
         """
 
-    def prepare_edges(self, batch: EdgeBatch) -> Any:
+    def prepare(self, batch: EdgeBatch) -> Any:
         """As ``prepare_rows``, for updates of edges, one direction each, all of whose rows are here.
 
         Raises:
@@ -133,12 +133,11 @@ class Side(Generic[Array]):
             MemoryError: there is not enough.
         """
 
-    @abstractmethod
-    def begin_rows(self, plan: Any) -> None:
-        """Begin to write what was planned, if another processor does it; ``end_rows`` comes next."""
+    def launch(self, plan: Any) -> None:
+        """Begin to write what was planned, if another processor does it; ``finish`` comes next."""
 
     @abstractmethod
-    def end_rows(self, plan: Any) -> None:
+    def finish(self, plan: Any) -> None:
         """Everything that was planned is written."""
 
     @abstractmethod

@@ -15,18 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from ..gpma.edges import (
-    EdgeBatch,
-    EdgeList,
-    Keys,
-    Op,
-    SubCSR,
-    Vertices,
-    Weights,
-    distinct,
-    pack,
-    sources,
-)
+from ..gpma.edges import EdgeBatch, EdgeList, Keys, Op, SubCSR, Vertices, Weights, distinct, pack, sources
 from ..gpma.host.snapshot import Turnstile
 from ..gpma.layout import LEAF_SHIFT, LEAF_SLOTS
 from ..gpma.rows import RowView
@@ -63,10 +52,8 @@ SidePlan = tuple[int, Any, int]
 """A side, by its number, its plan, and how many updates of rows that has."""
 
 
-class SplitPlan(NamedTuple):
-    """Plans of those sides that have a part of a batch, by side."""
-
-    parts: list[SidePlan]
+SplitPlan = list[SidePlan]
+"""Of those sides that have a part of a batch, by side."""
 
 
 class MovePlan(NamedTuple):
@@ -152,17 +139,17 @@ class SplitRows:
         """
         self._settle()
         if len(batch) == 0:
-            return SplitPlan([])
+            return []
         sole, shape = self.placement.sole, self._shape
         if sole is None:
             return self._prepare_parts(batch)
         if self.sides[sole].takes_edges:
             require_ends(batch.keys, self.placement.owner.size, self._crew)
             updates = len(batch) * (len(shape.directions) if shape.directed else 2)
-            return SplitPlan([self._planned(sole, updates, lambda: self.sides[sole].prepare_edges(batch))])
+            return [self._planned(sole, updates, lambda: self.sides[sole].prepare(batch))]
         out, in_ = of_rows(batch, shape, self._crew)
         self._on_all(lambda side: side.expect(len(out), len(out)))
-        return SplitPlan([self._prepared(sole, out, in_)])
+        return [self._prepared(sole, out, in_)]
 
     def _prepare_parts(self, batch: EdgeBatch) -> SplitPlan:
         """As ``prepare``, where there are several owners.
@@ -183,7 +170,7 @@ class SplitRows:
         for number, side in self._present():
             self._of_side(number, partial(side.expect, n_out, n_out - routing.of(number)[0]))
 
-        def pick() -> list[SidePlan]:
+        def pick() -> SplitPlan:
             plans = []
             for number, there in brought.items():
                 if any(n_own := routing.of(number)):
@@ -191,7 +178,7 @@ class SplitRows:
                     plans.append(self._prepared(number, out, in_))
             return plans
 
-        def cut_out() -> list[SidePlan]:
+        def cut_out() -> SplitPlan:
             others = [number for number in range(len(self.sides)) if number not in brought]
             parts = routing.parts(others, in_weights=shape.in_weights)
             return [self._prepared(part.side, part.out, part.in_) for part in parts]
@@ -200,7 +187,7 @@ class SplitRows:
             here, there = self._pair.run(cut_out, pick)
         else:
             there, here = pick(), cut_out()
-        return SplitPlan(sorted(here + there, key=lambda plan: plan[0]))
+        return sorted(here + there, key=lambda plan: plan[0])
 
     def _prepared(self, side: int, out: EdgeBatch, in_: EdgeBatch | None) -> SidePlan:
         updates = len(out) + (0 if in_ is None else len(in_))
@@ -241,7 +228,7 @@ class SplitRows:
         """Write it, on all sides at once; what each side with a part did to its out-rows."""
         with self._turnstile.writing():
             self.applied = self._write(plan)
-        return {side: self.sides[side].rows_report() for side, _, _ in plan.parts}
+        return {side: self.sides[side].rows_report() for side, _, _ in plan}
 
     def whole(self, reports: Collection[Report]) -> Report:
         """The reports of all sides as one."""
@@ -270,11 +257,11 @@ class SplitRows:
     def _write(self, plan: SplitPlan) -> tuple[SideApply, ...]:
         """To be called inside the turnstile."""
         applied, begun = [], []
-        for side, planned, _ in plan.parts:
+        for side, planned, _ in plan:
             begun.append(time.perf_counter())
-            self.sides[side].begin_rows(planned)
-        for (side, planned, updates), since in zip(plan.parts, begun, strict=True):
-            self.sides[side].end_rows(planned)
+            self.sides[side].launch(planned)
+        for (side, planned, updates), since in zip(plan, begun, strict=True):
+            self.sides[side].finish(planned)
             applied.append(SideApply(self.sides[side].name, updates, time.perf_counter() - since))
         self._forget()
         return tuple(applied)
@@ -288,7 +275,7 @@ class SplitRows:
         """
         self._settle()
         owners = self.placement.owners(vertices)
-        parts: list[SidePlan] = []
+        parts: SplitPlan = []
         outs, ins = [], []
         in_rows: dict[int, Keys] = {}
         for side in range(len(self.sides)):
@@ -303,10 +290,10 @@ class SplitRows:
             in_rows[side] = (ins or outs)[-1].keys
             parts.append(self._prepared(side, *_two(gone)))
         if not parts:
-            return MovePlan(vertices[:0], to, 0, SplitPlan([]), {})
+            return MovePlan(vertices[:0], to, 0, [], {})
         come = [_batch(merged_edges(column), Op.INSERT) for column in (outs, ins) if column]
         parts.append(self._prepared(to, *_two(come)))
-        return MovePlan(vertices[owners != to], to, parts[-1][2], SplitPlan(parts), in_rows)
+        return MovePlan(vertices[owners != to], to, parts[-1][2], parts, in_rows)
 
     def move(self, plan: MovePlan) -> Migrated:
         """Do it. The graph stays the same, and nobody hears of it."""
@@ -327,7 +314,7 @@ class SplitRows:
         out, in_ = self.sides[side].evacuate()
         come = [_batch(edges, Op.INSERT) for edges in (out, in_) if edges is not None]
         vertices = np.flatnonzero(self.placement.owner == side).astype(np.uint32)
-        parts = SplitPlan([self._prepared(to, *_two(come))])
+        parts = [self._prepared(to, *_two(come))]
         return MovePlan(vertices, to, sum(map(len, come)), parts, cleared=side)
 
     def load(self, out: EdgeList, in_: EdgeList | None) -> None:
@@ -339,12 +326,8 @@ class SplitRows:
         """
         with self._turnstile.writing():
             for number, side in self._owners(loaded=True):
-                parts = [None if edges is None else self._of(number, edges) for edges in (out, in_)]
-                assert parts[0] is not None
-                try:
-                    side.load_rows(parts[0], parts[1])
-                except MemoryError as error:
-                    raise SideFull(number, str(error)) from error
+                own_in = None if in_ is None else self._of(number, in_)
+                self._of_side(number, partial(side.load_rows, self._of(number, out), own_in))
         self._forget()
 
     def clear(self) -> None:

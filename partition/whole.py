@@ -97,7 +97,7 @@ class WholeRows(GraphRows):
             before_writing()
             self._finish_on_device(self._begin_on_device(lambda: batch))
             return Report.of(no_change(self.shape.weighted))
-        plan = self.host.prepare(*of_rows(batch, self.shape, self.crew))
+        plan = self.host.prepare_rows(*of_rows(batch, self.shape, self.crew))
         gate = self.host.keep_out(plan, before_writing)
         on_device = self._begin_on_device(lambda: batch)
         try:
@@ -174,7 +174,7 @@ class WholeRows(GraphRows):
         """Have the host take what the device has."""
         self.host.ensure_vertices(n_vertices)
         if len(batch):
-            self.host.commit(self.host.prepare(*of_rows(batch, self.shape, self.crew)))
+            self.host.commit(self.host.prepare_rows(*of_rows(batch, self.shape, self.crew)))
 
     def _follows(self, n_updates: int) -> bool:
         """Whether the host may take so many updates later than the device; waits where it is too far behind.

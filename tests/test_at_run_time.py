@@ -82,6 +82,23 @@ class Waits(Triangles):
         return super().start(graph)
 
 
+def look_at(gates):
+    while len(gates) > 1024 and not Path(gates[0]).exists():
+        Path(gates[0]).with_suffix(".begun").touch()
+        time.sleep(0.005)
+    return gates
+
+
+@register
+class Looks(Triangles):
+    # One whose parameter takes long to look at where it is long.
+    kind = "looks"
+    parameters = (Parameter("gates", "files to wait for", look_at),)
+
+    def __init__(self, id, *, gates):
+        super().__init__(id)
+
+
 @register
 class Passes(Waits):
     # One that takes a pass after the other, until it is broken off.
@@ -427,6 +444,22 @@ def test_a_run_is_broken_off_between_two_passes_when_its_client_is_gone(
         until(lambda: has_begun(gate))
     assert client.compute("triangles", timeout_ms=300_000).scalars["triangles"] >= 0, "it had the only place"
     assert not gate.exists()
+
+
+@pytest.mark.parametrize("method", ["compute", "keep"])
+def test_others_are_answered_while_the_parameters_of_a_program_are_looked_at(
+    life: Life, client: Client, gate: Path, method: str
+) -> None:
+    """A program may have a million sources, and the query server has one thread that answers. (A server that does
+    not is replaced, and the client asks the next one.)"""
+    restarts = client.stats()["server"]["restarts"]
+    with raw(life.daemon.address) as connection:
+        asked = {"program": "looks", "gates": [str(gate), *["and more"] * 2000]}
+        connection.socket.sendall(msgpack.packb([0, 1, method, [asked]]))
+        until(lambda: has_begun(gate))
+        assert client.get("hops", [SOURCE]).values.size == 1
+        assert client.stats()["server"]["restarts"] == restarts
+    gate.touch()
 
 
 def test_one_that_is_to_be_kept_is_broken_off_when_it_is_dropped(client: Client, gate: Path, other: Path) -> None:

@@ -192,7 +192,7 @@ def test_columns_of_the_graph_are_uploaded_from_where_they_are(
             batch.weights[:] = rng.integers(1, 9, n)
         graph.device._staging._host.flags.writeable = False  # whoever copies into it fails
         with monkeypatch.context() as patched:  # the same columns, once more
-            patched.setattr(graph.host, "prepare", mock.Mock(side_effect=MemoryError))
+            patched.setattr(graph.host, "prepare_rows", mock.Mock(side_effect=MemoryError))
             patched.setattr(graph.host, "apply_small", mock.Mock(side_effect=MemoryError))
             if n:
                 with pytest.raises(NoMemory):
@@ -208,7 +208,10 @@ def test_columns_of_the_graph_are_uploaded_from_where_they_are(
 def test_the_device_works_while_the_host_writes(emulated_cupy: ModuleType, graphs: list[Graph]) -> None:
     graphs.append(graph := Graph(device=True))
     order = mock.Mock()
-    for owner, names in ((graph.host, ("prepare", "commit")), (graph.device, ("prepare", "launch", "finish"))):
+    for owner, names in (
+        (graph.host, ("prepare_rows", "commit")),
+        (graph.device, ("prepare", "launch", "finish")),
+    ):
         for name in names:
             side = "host" if owner is graph.host else "device"
             spy = mock.Mock(wraps=getattr(owner, name))
@@ -216,7 +219,7 @@ def test_the_device_works_while_the_host_writes(emulated_cupy: ModuleType, graph
             order.attach_mock(spy, f"{side}_{name}")
     graph.apply(EdgeBatch.of(np.arange(2000), np.arange(2000)), 2000)
     names = [name for name, *_ in order.mock_calls if not name.startswith("().")]
-    assert names == ["host_prepare", "device_prepare", "device_launch", "host_commit", "device_finish"]
+    assert names == ["host_prepare_rows", "device_prepare", "device_launch", "host_commit", "device_finish"]
     assert_sides_agree(graph)
 
 

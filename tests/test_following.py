@@ -352,7 +352,7 @@ def test_readers_are_kept_out_once_a_batch_is_looked_up_where_the_host_keeps_up(
     assert graph.degrees("out")[:500].tolist() != degrees
 
 
-@pytest.mark.parametrize("where", ["prepare", "ensure_vertices"])
+@pytest.mark.parametrize("where", ["prepare_rows", "ensure_vertices"])
 def test_a_host_without_memory_takes_it_later_and_no_batch_before(
     emulated_cupy: ModuleType, graphs: list[Graph], on_demand: None, where: str
 ) -> None:
@@ -435,7 +435,7 @@ def test_where_memory_is_short_the_host_refuses_before_the_device_has_it(
     assert graph.lag.updates == 3000
     with (
         mock.patch.object(graph.memory, "allows", return_value=False),
-        mock.patch.object(graph.host, "prepare", mock.Mock(side_effect=MemoryError)),
+        mock.patch.object(graph.host, "prepare_rows", mock.Mock(side_effect=MemoryError)),
         mock.patch.object(whole, "ASKED_EVERY_S", -1.0),
     ):
         edges = graph.n_edges
@@ -485,13 +485,13 @@ def test_small_batches_gather_before_the_thread_takes_them(
     monkeypatch.setattr(behind, "GATHERED", 8192)
     monkeypatch.setattr(whole, "SECONDS_MAX", 3600.0)
     graph, sizes = following(graphs), []
-    prepare = graph.host.prepare
+    prepare = graph.host.prepare_rows
 
     def noted(out: EdgeBatch, in_: EdgeBatch | None) -> Any:
         sizes.append(len(out))
         return prepare(out, in_)
 
-    with mock.patch.object(graph.host, "prepare", noted):
+    with mock.patch.object(graph.host, "prepare_rows", noted):
         for number in range(1, 4):
             graph.apply(EdgeBatch.of([number, 2], [3, 4]), 500)
             assert graph.lag.updates == 2 * number
@@ -513,7 +513,7 @@ def test_the_thread_takes_what_waits_as_one_batch_and_tries_again(
     monkeypatch.setattr(whole, "SECONDS_MAX", 3600.0)  # else a batch would wait for the thread that is held
     graph = following(graphs)
     held, sizes = threading.Event(), []
-    prepare = graph.host.prepare
+    prepare = graph.host.prepare_rows
     refusals = [MemoryError("full"), MemoryError("full")]
 
     def slow(out: EdgeBatch, in_: EdgeBatch | None) -> Any:
@@ -523,7 +523,7 @@ def test_the_thread_takes_what_waits_as_one_batch_and_tries_again(
             raise refusals.pop()
         return prepare(out, in_)
 
-    with mock.patch.object(graph.host, "prepare", slow), mock.patch.object(behind, "RETRY_S", 0.01):
+    with mock.patch.object(graph.host, "prepare_rows", slow), mock.patch.object(behind, "RETRY_S", 0.01):
         try:
             for number in range(4):
                 graph.apply(batch_of(number), 500)

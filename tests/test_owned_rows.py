@@ -317,7 +317,7 @@ def test_a_card_that_fails_takes_its_rows_with_it_and_says_so(emulated_cupy: Mod
                 work()
 
 
-@pytest.mark.parametrize("where", ["begin_rows", "end_rows"])
+@pytest.mark.parametrize("where", ["launch", "finish"])
 def test_nobody_goes_on_from_sides_of_which_an_interrupt_left_one_behind(
     emulated_cupy: ModuleType, where: str
 ) -> None:

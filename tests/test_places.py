@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -85,6 +86,12 @@ def test_who_may_not_use_a_folder_is_told_which_and_who(here: Path, monkeypatch:
     denied[here.name] = os.W_OK
     with pytest.raises(ConfigError, match=rf"'new/one' .* may not write to '{here}'"):
         places.require_folder("source.path", Path("new/one"), os.R_OK)
+
+
+def test_a_disk_that_is_read_only_just_now_is_no_mistake(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_flag=os.ST_RDONLY))
+    places.require_folder("results.path", Path("new"), os.W_OK)
 
 
 def test_a_disk_that_fails_just_now_is_no_mistake(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,7 +61,7 @@ def both_ways(**options: Any) -> Iterator[tuple[Graph, Graph]]:
 
 def went_small(graph: Graph, batch: EdgeBatch, n_vertices: int, vertex_ops: VertexOps | None = None) -> Any:
     """What ``apply`` gives, and whether one call did it."""
-    with mock.patch.object(graph.host, "prepare", wraps=graph.host.prepare) as ordinary:
+    with mock.patch.object(graph.host, "prepare_rows", wraps=graph.host.prepare_rows) as ordinary:
         change = graph.apply(batch, n_vertices, vertex_ops)
     return change, not ordinary.called
 
@@ -609,7 +609,7 @@ def test_who_tries_again_what_failed_in_its_middle_does_not_make_it_whole() -> N
     with contextlib.closing(host):
         host.ensure_vertices(4)
         batch = EdgeBatch.of([0, 1], [2, 3])
-        plan = host.prepare(batch, EdgeBatch.of([2, 3], [0, 1]))
+        plan = host.prepare_rows(batch, EdgeBatch.of([2, 3], [0, 1]))
         with (
             mock.patch.object(host.out, "commit", side_effect=MemoryError),
             pytest.raises(MemoryError),

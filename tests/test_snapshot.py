@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -114,6 +115,30 @@ def test_a_copy_among_batches_is_the_graph_after_the_last(
         mirrored.apply(5, 0.5)  # the next one is none of the copy's business
         assert copy.through
         assert arcs_of(copy.edges(), weighted) == expected
+
+
+@pytest.mark.parametrize("where", ["argsort", "empty"])
+def test_a_copy_that_lacks_memory_for_its_changes_is_asked_again(where: str) -> None:
+    """Nothing of it is forgotten: neither changes that were put in order, nor pieces that have theirs."""
+    with opened(weighted=True, in_edges=False) as graph, mock.patch.object(snapshot, "PIECE_EDGES", 7):
+        mirrored = Mirrored(graph, np.random.default_rng(1))
+        mirrored.apply(60, 1.0)
+        copy = graph.begin_copy()
+        copy.finish()
+        mirrored.apply(60, 0.5)
+        graph.end_copy(copy)
+        real, calls = getattr(np, where), 0
+
+        def lacking(*arguments: Any, **how: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == {"argsort": 1, "empty": 8}[where]:
+                raise MemoryError("made to fail")
+            return real(*arguments, **how)
+
+        with mock.patch.object(np, where, lacking), pytest.raises(MemoryError, match="made to fail"):
+            copy.edges()
+        assert arcs_of(copy.edges(), True) == mirrored.model.contents()
 
 
 def test_the_graph_may_grow_and_shrink_many_times_while_it_is_copied() -> None:

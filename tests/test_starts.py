@@ -23,6 +23,7 @@ import numpy as np
 import psutil
 import pytest
 from brokers import client
+from disks import filled, small_disk
 from kafka import KafkaAdminClient, KafkaProducer, TopicPartition
 from kafka.admin import NewPartitions
 from running import Daemon, toml
@@ -130,6 +131,26 @@ def test_after_a_start_at_a_time_it_survives_as_well(kafka: DevKafka, tmp_path: 
             shown = asking.stats()["checkpoint"]
             assert (shown["epoch"], shown["offsets"], shown["log_margin_records"]) == ([1, 0], {topic: {0: 1}}, 1)
         assert daemon.stop() == 0, daemon.log_tail()
+
+
+@pytest.mark.sample(among="a daemon starts otherwise")
+@pytest.mark.kafka
+def test_a_checkpoint_before_anything_was_read_says_where_reading_began(kafka: DevKafka, tmp_path: Path) -> None:
+    topic = f"latest-{uuid.uuid4().hex[:8]}"
+    kafka.create_topic(topic, 1)
+    source = {"kind": "kafka", "bootstrap_servers": [kafka.bootstrap], "topics": [topic], "start": "latest"}
+    with client(KafkaProducer, kafka.bootstrap) as producer, running(tmp_path, source=source) as daemon:
+        for _ in range(2):
+            daemon.start()
+            running_now(daemon)
+            with daemon.client() as asking:
+                asking.checkpoint()
+            daemon.kill()
+        producer.send(topic, edges((1, 5))).get(30)
+        daemon.start()
+        with daemon.client() as asking:
+            asking.wait({topic: {0: 1}}, timeout_ms=60_000)
+        assert hops(daemon, 5) == [1]
 
 
 @pytest.mark.sample(among="a daemon starts otherwise")
@@ -619,6 +640,18 @@ def test_a_place_that_cannot_be_used_is_said_before_kernels_are_compiled(tmp_pat
         assert ended(daemon) == 2
         assert "source.path = " in daemon.log_tail(1) and "must be a folder" in daemon.log_tail(1)
         assert "kernels are ready" not in daemon.log.read_text()
+
+
+def test_a_disk_that_is_full_is_said_before_kernels_are_compiled(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 1) as disk:
+        if disk is None:
+            return
+        (disk / "checkpoints").mkdir()
+        with filled(disk), running(tmp_path / "d", checkpoint={"path": disk / "checkpoints"}) as daemon:
+            daemon.start(ready_s=None)
+            assert ended(daemon) == cli.NO_ROOM
+            assert "the number of this start cannot be written" in daemon.log_tail(1)
+            assert "kernels are ready" not in daemon.log.read_text()
 
 
 def test_a_token_file_that_cannot_be_used_is_said_before_anything_is_read(tmp_path: Path) -> None:

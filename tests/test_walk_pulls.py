@@ -15,7 +15,7 @@ import pytest
 from walks import matrix, new_graph, random_edges
 
 from graphtide.compute.walks import passes as walk_pulls
-from graphtide.compute.walks import shared_sweeps, sweeps
+from graphtide.compute.walks import shared_sweeps, sweeps, weighing
 from graphtide.compute.walks.edits import ROUNDOFF
 from graphtide.compute.walks.pagerank import PageRank
 from graphtide.compute.walks.passes import BLOCK, Estimate, Goal, Limits, Pulls
@@ -323,9 +323,9 @@ def test_sums_of_values_keep_to_their_bound_however_many_pieces_there_are() -> N
     values = np.zeros(pieces * piece)
     values[0], values[piece::piece] = 1.0, ROUNDOFF
     with closing(Team(2)) as team:
-        off = (1.0 - sweeps.total(team.crew(), values)) + (pieces - 1) * ROUNDOFF
+        off = (1.0 - weighing.total(team.crew(), values)) + (pieces - 1) * ROUNDOFF
         assert abs(off) < 64 * ROUNDOFF
-        assert sweeps.total(team.crew(), np.array([np.inf, 1.0])) == np.inf
+        assert weighing.total(team.crew(), np.array([np.inf, 1.0])) == np.inf
 
 
 def test_whatever_a_wave_pushes_is_known_to_have_moved() -> None:

@@ -1,10 +1,10 @@
 """The storage's part of the background audit: a packed array checked by slices of its leaves.
 
-A slice proves of its leaves that counts and densities are within bounds, that keys ascend (from the last key
-before it on) and name vertices that exist, that look-ups find them, that the rows which begin in it are as long
-as their degrees and begin where the row index says, and that every arc has its mirror image, of the same weight,
-among the rows of the other direction. Totals close what is left: arcs that only the mirror has, and degrees of
-rows without keys. Nothing here follows an entry that may be wrong out of the array.
+A slice proves of its leaves: counts and densities are within bounds. Keys ascend, from the last key before the
+slice on, name vertices that exist, and are found by look-ups. Rows that begin here are as long as their
+degrees, and begin where the row index says. Every arc has its mirror image, of the same weight, among the rows
+of the other direction. Totals close what is left: arcs that only the mirror has, and degrees of rows without
+keys. Nothing here follows an entry that may be wrong out of the array.
 """
 
 from __future__ import annotations

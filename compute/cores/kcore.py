@@ -1,8 +1,8 @@
 """The core of every vertex, kept true under changes by an order of all vertices.
 
-Two counts a vertex prove every core by looking at its own links: with ``high`` >= core, the vertices of at least
-that core have that many links among each other, so it is not too large; and with ``after`` <= core, the first
-vertex in order of any set with more links inside would have too many behind it, so it is not too small.
+Two counts a vertex prove every core by looking at its own links. ``high`` >= core: vertices of at least that
+core have that many links among each other, so no core is too large. ``after`` <= core: in any set with more
+links inside, the vertex that is first in order would have too many behind it, so no core is too small.
 ``sweep.py`` keeps both.
 
 One thread takes changes. That is cheap beside what other programs do, and a batch where it is not starts over,
@@ -22,7 +22,7 @@ import numpy as np
 from ...gpma.edges import NO_VERTEX, Vertices, destinations, sources
 from ...gpma.memory import Memory
 from ...partition.graph import Graph, GraphChange
-from ..links import Links, changed_links
+from ..links import Links, all_entries, changed_links
 from ..ordering import clear, no_order, relinked, with_room
 from ..program import (
     Answer,
@@ -91,7 +91,7 @@ class KCore(Program):
         none = np.empty(0, np.uint32)
         self._cores = Cores(none, none, none)
         self._order = no_order()
-        self._scratch = sweep.new_scratch(0)
+        self._scratch = sweep.no_scratch()
         # When it was asked whether there is memory for a start, and whether there was.
         self._asked, self._has_memory = -math.inf, True
         # Room for a row: two lists of vertices, and their arcs.
@@ -105,7 +105,7 @@ class KCore(Program):
         self._grow(graph)
         self._empty()
         self._make_room(graph, np.arange(n, dtype=np.uint32))
-        entries, most = _entries(graph), self._room[0].size
+        entries, most = all_entries(graph), self._room[0].size
         rows = graph.out_rows(), graph.in_rows(), graph.directed
         peeling.peel(self._cores, self._order, *rows, n, most, graph.crew)
         self._degeneracy = int(self._cores.core[:n].max(initial=0))
@@ -123,8 +123,8 @@ class KCore(Program):
         if links.keys.size:
             counts = self._scratch.counts
             start = _share_of_a_start(graph.crew.threads)
-            read_max = max(_READ_FLOOR, int(_READ_SHARE * start * _entries(graph)))
-            if links.keys.size > 2 * max(_LINKS_FLOOR, _LINK_SHARE * start * _entries(graph) / 2):
+            read_max = max(_READ_FLOOR, int(_READ_SHARE * start * all_entries(graph)))
+            if links.keys.size > 2 * max(_LINKS_FLOOR, _LINK_SHARE * start * all_entries(graph) / 2):
                 if Memory().allows(_bytes_to_start(graph)):
                     return replace(self.start(graph), started_over=True)
                 # There is no room for a start to give up for.
@@ -168,7 +168,7 @@ class KCore(Program):
                 level = sweep.rise(*state, reader, links, overlay, read_max, level_floor, self._degeneracy)
                 if level != sweep.DONE:
                     # Where more is to come, no more than a change may read; about half of these rows are kept.
-                    most = int(_ABOVE_SHARE * _entries(graph))
+                    most = int(_ABOVE_SHARE * all_entries(graph))
                     if is_first and n_ended:
                         most = min(most, 2 * (read_max - int(counts[sweep.N_READ])))
                     if not self._compute_from(level, graph, reader, links, overlay, most):
@@ -269,7 +269,7 @@ class KCore(Program):
             # One may rise above all cores that there are.
             self._order = with_room(self._order, size, size + 1)
             self._scratch = sweep.with_room(self._scratch, size)
-        links = max(_KEPT_FLOOR, int(_KEPT_SHARE * _entries(graph)))
+        links = max(_KEPT_FLOOR, int(_KEPT_SHARE * all_entries(graph)))
         if links > self._scratch.links.size:
             self._scratch = self._scratch._replace(links=grown(self._scratch.links, links))
 
@@ -316,11 +316,6 @@ class KCore(Program):
         return [Violation("sizes", problem)], 0
 
 
-def _entries(graph: Graph) -> int:
-    """How many entries the rows that are read have in all."""
-    return graph.n_arcs * (2 if graph.directed else 1)
-
-
 def _share_of_a_start(threads: int) -> float:
     """How long a start takes with so many threads, one of them taking 1."""
     return _BY_ONE_THREAD + (1 - _BY_ONE_THREAD) / threads
@@ -328,7 +323,7 @@ def _share_of_a_start(threads: int) -> float:
 
 def _bytes_to_start(graph: Graph) -> int:
     """What a start needs beside what is kept."""
-    return _bytes_for(_entries(graph), graph.n_vertices)
+    return _bytes_for(all_entries(graph), graph.n_vertices)
 
 
 def _bytes_for(entries: int, vertices: int) -> int:

@@ -24,7 +24,7 @@ did, while to take deletions first may break a large core that the insertions wo
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numba as nb
 import numpy as np
@@ -89,45 +89,25 @@ class Scratch(NamedTuple):
     number: Vertices
 
 
-def new_scratch(size: int) -> Scratch:
-    """For so many vertices, and no rows to be kept."""
-    lists = [np.empty(size, np.uint32) for _ in range(8)]
+# Of these nothing is set before it is used.
+_UNSET = ["was", "old_core", "old_label", "logged", "waiting", "members", "chain", "supports", "owner", "number"]
+
+
+def no_scratch() -> Scratch:
+    """For no vertices, and no rows to be kept."""
+    made: dict[str, npt.NDArray[Any]] = {name: np.empty(0, np.uint32) for name in _UNSET}
+    made |= {name: np.empty(0, np.int64) for name in ("old_label", "supports")}
+    role, extra, counts = np.zeros(0, np.uint8), np.zeros(0, np.int32), np.zeros(N_COUNTS, np.int64)
     return Scratch(
-        role=np.zeros(size, np.uint8),
-        extra=np.zeros(size, np.int32),
-        was=lists[0],
-        old_core=lists[7],
-        old_label=np.empty(size, np.int64),
-        logged=lists[1],
-        waiting=lists[2],
-        members=lists[3],
-        chain=lists[4],
-        supports=np.empty(size, np.int64),
-        counts=np.zeros(N_COUNTS, np.int64),
-        links=np.empty(0, np.uint32),
-        owner=lists[5],
-        begins=np.zeros(size + 1, np.int64),
-        number=lists[6],
+        role=role, extra=extra, counts=counts, links=np.empty(0, np.uint32), begins=np.zeros(1, np.int64), **made
     )
 
 
 def with_room(scratch: Scratch, size: int) -> Scratch:
     """The same for more vertices."""
-    return scratch._replace(
-        role=grown(scratch.role, size, 0),
-        extra=grown(scratch.extra, size, 0),
-        was=grown(scratch.was, size),
-        old_core=grown(scratch.old_core, size),
-        old_label=grown(scratch.old_label, size),
-        logged=grown(scratch.logged, size),
-        waiting=grown(scratch.waiting, size),
-        members=grown(scratch.members, size),
-        chain=grown(scratch.chain, size),
-        supports=grown(scratch.supports, size),
-        owner=grown(scratch.owner, size),
-        begins=grown(scratch.begins, size + 1, 0),
-        number=grown(scratch.number, size),
-    )
+    role, extra = grown(scratch.role, size, 0), grown(scratch.extra, size, 0)
+    unset = {name: grown(getattr(scratch, name), size) for name in _UNSET}
+    return scratch._replace(role=role, extra=extra, begins=grown(scratch.begins, size + 1, 0), **unset)
 
 
 @uncounted

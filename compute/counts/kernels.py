@@ -14,7 +14,7 @@ from ...gpma.edges import HALF, LOW, Vertices
 from ...gpma.intrinsics import inner
 from ...gpma.rows import SWEEP_PIECE, runs
 from ...gpma.splice import spliced
-from ...gpma.team import at_most, share
+from ...gpma.team import for_much, share
 
 UNREACHED = np.uint32(0xFFFF_FFFF)
 LIMIT = 2.0**53
@@ -88,10 +88,7 @@ def take_levels(level, word, n, crew):  # type: ignore[no-untyped-def]
     """Take the levels from the search's words: the number of levels."""
     deepest = np.zeros(n // SWEEP_PIECE + 1, np.int64)
     cursor = np.zeros(1, np.int64)
-    if n < PARALLEL_MIN:
-        _take_pieces(np.int64(0), level, word, n, cursor, deepest)
-    else:
-        share(crew, _take_pieces, (level, word, n, cursor, deepest))
+    share(for_much(crew, n >= PARALLEL_MIN), _take_pieces, (level, word, n, cursor, deepest))
     return deepest.max()
 
 
@@ -153,13 +150,12 @@ def count_all(counts, above, out, in_, n, n_levels, crew):  # type: ignore[no-un
     """
     level, count, order = counts.level, counts.paths, counts.queue
     # Work of few vertices, or with a table of many levels for each piece, is one piece.
-    alone = at_most(crew, np.int64(1))
     n_pieces = _TALLIED_PIECES if n >= PARALLEL_MIN and n_levels <= _TALLIED_LEVELS else 1
     size = np.int64(n // n_pieces + 1)
     cursor = np.zeros(32, np.int64)
     # One more level, for those without one.
     tally = np.zeros((n_pieces, n_levels + 1, 3), np.int64)
-    share(crew if n_pieces > 1 else alone, _tally_pieces, (counts, out, in_, n, size, cursor, tally))
+    share(for_much(crew, n_pieces > 1), _tally_pieces, (counts, out, in_, n, size, cursor, tally))
     ends = np.zeros(n_levels + 1, np.int64)
     out_edges = np.zeros(n_levels + 1, np.int64)
     in_edges = np.zeros(n_levels + 1, np.int64)
@@ -173,7 +169,7 @@ def count_all(counts, above, out, in_, n, n_levels, crew):  # type: ignore[no-un
             in_edges[k] += tally[piece, k, 2]
         ends[k] = end
     cursor[NEXT] = 0
-    share(crew if n_pieces > 1 else alone, _order_pieces, (level, order, n, size, cursor, tally))
+    share(for_much(crew, n_pieces > 1), _order_pieces, (level, order, n, size, cursor, tally))
     edges = np.int64(0)
     begin = np.int64(0)
     for k in range(n_levels):
@@ -181,7 +177,7 @@ def count_all(counts, above, out, in_, n, n_levels, crew):  # type: ignore[no-un
         below = ends[k + 1] - end if k + 1 < n_levels else np.int64(0)
         threads = crew.threads if in_edges[k + 1] >= PARALLEL_MIN else 1
         pulled = below > 0 and pulling_is_cheaper(out_edges[k], end - begin, in_edges[k + 1], below, threads)
-        some = crew if end - begin >= PARALLEL_MIN else alone
+        some = for_much(crew, end - begin >= PARALLEL_MIN)
         cursor[NEXT] = begin
         share(some, _cap_pieces, (count, above, order, end, pulled, cursor))
         if below == 0:
@@ -190,7 +186,7 @@ def count_all(counts, above, out, in_, n, n_levels, crew):  # type: ignore[no-un
             edges += in_edges[k + 1]
             cursor[NEXT] = end
             work = (count, above, in_, order, ends[k + 1], cursor, np.int64(_PIECE))
-            share(crew if threads > 1 else alone, _pull_counts, work)
+            share(for_much(crew, threads > 1), _pull_counts, work)
             cursor[NEXT] = begin
             share(some, _clear_pieces, (above, order, end, cursor))
         else:

@@ -17,7 +17,7 @@ from ...gpma.edges import HALF, LOW
 from ...gpma.intrinsics import inner, prefetch, prefetch_to_read
 from ...gpma.rows import ask_for_leaf, runs
 from ...gpma.splice import spliced
-from ...gpma.team import share
+from ...gpma.team import for_much, share
 from .kernels import LIMIT, PARALLEL_MIN, UNREACHED, pulling_is_cheaper
 
 # Bits of a vertex's role; between runs only LEADS is set.
@@ -314,10 +314,7 @@ def _pulling_is_cheaper(level, in_, n, at, ahead, n_pushing):  # type: ignore[no
 def _pull(counts, in_, n, at, cursor, crew):  # type: ignore[no-untyped-def]
     """Let the vertices of a level grow by those that push: what ``_push`` does, from the other side."""
     cursor[_NEXT] = 0
-    if n < PARALLEL_MIN:
-        _pull_pieces(np.int64(0), counts, in_, n, at, cursor)
-    else:
-        share(crew, _pull_pieces, (counts, in_, n, at, cursor))
+    share(for_much(crew, n >= PARALLEL_MIN), _pull_pieces, (counts, in_, n, at, cursor))
 
 
 @_inner

@@ -5,8 +5,8 @@ becomes of the other cuts. Such parents are found by all threads; of a vertex it
 
 The other cuts are made one by one, from the highest level to the lowest, and what is below each looks for an edge
 that leaves it among a few edges. What then is neither joined nor exhausted are pieces, which search in turn (Even
-and Shiloach, "An On-Line Edge-Deletion Problem", JACM 1981; the turns bound it by the smaller sides): a piece that
-is exhausted is a tree of its own, the one left last keeps the handle and is never read to the end.
+and Shiloach, "An On-Line Edge-Deletion Problem", JACM 1981; the turns bound it by the smaller sides). A piece that
+is exhausted is a tree of its own. The one left last keeps the handle and is never read to the end.
 
 Whether the far end of an edge is below a cut is told by climbing from it to something known, or past the level of
 the cut. Levels are those of a breadth-first search at first, and so that takes about as many steps as the search

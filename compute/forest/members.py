@@ -19,7 +19,7 @@ from ...gpma.drawing import drawn, drawn_by
 from ...gpma.edges import NO_VERTEX, Int, Vertices
 from ...gpma.index.id_order import comes_before, order_of
 from ...gpma.intrinsics import lowest_bit, uncounted_inner
-from ...gpma.team import ALONE, Crew, at_most, share
+from ...gpma.team import ALONE, Crew, at_most, begin_behind, share
 from .forest import LEVEL_STEP, N_FREE, N_USED, Forest, bits_of
 
 # How many vertices, or handles, a thread takes at a time.
@@ -210,14 +210,9 @@ def list_free(forest, used, place, crew):  # type: ignore[no-untyped-def]
     cursor = np.zeros(1, np.int64)
     pieces = at_most(crew, np.int64(counts.size))
     share(pieces, _count_free, (forest, used, counts, cursor))
-    n_free = np.int64(0)
-    for piece in range(counts.size):
-        count = counts[piece]
-        counts[piece] = n_free
-        n_free += count
+    forest.counts[N_FREE] = begin_behind(counts)
     cursor[0] = 0
     share(pieces, _list_free, (forest, used, place, counts, cursor))
-    forest.counts[N_FREE] = n_free
     forest.counts[N_USED] = used
 
 

@@ -71,17 +71,7 @@ def _of_run(changes, run):  # type: ignore[no-untyped-def]
 
 @_jit
 def take_in(  # type: ignore[no-untyped-def]
-    held_words,
-    out_words,
-    in_words,
-    both,
-    run,
-    before,
-    n,
-    changed_words,
-    pieces,
-    size_max,
-    steps_max,
+    held_words, out_words, in_words, both, run, before, n, changed_words, pieces, size_max, steps_max
 ):
     """Add vertices ``before`` to ``n``, join trees by inserted edges, and find what is cut by deleted ones:
     (edges that join, links, candidates for names, steps, cuts).

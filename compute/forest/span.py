@@ -31,7 +31,7 @@ from ...gpma.rows import (
     runs_on,
 )
 from ...gpma.splice import spliced
-from ...gpma.team import at_most, share
+from ...gpma.team import at_most, for_much, share
 from .forest import LEVEL_STEP, N_FREE, N_USED, bits_of
 
 _ONE = np.uint64(1)
@@ -180,7 +180,7 @@ def _edges_of_all(out, in_, both, vertices, begin, end):  # type: ignore[no-unty
 def _push_long(forest, rows, out, in_, both, u, h, level, reach, tail, crew):  # type: ignore[no-untyped-def]
     """``_push_row`` by all threads: (the new tail, the edges of those that were taken)."""
     queue = reach.queue
-    n_pieces = cut_row(rows, u, SWEEP_PIECE, reach.slots)
+    n_pieces = cut_row(rows, u, reach.slots)
     reach.cursor[NEXT] = 0
     share(at_most(crew, n_pieces), _push_pieces, (forest, rows, out, in_, both, u, h, level, reach))
     edges = np.int64(0)
@@ -411,10 +411,8 @@ def _pull_sweep(forest, n, out, in_, both, h, level, held, fresh, reach, tail, c
     """
     counts, edges = reach.counts, reach.edges
     reach.cursor[NEXT] = 0
-    if n < _PARALLEL_MIN:
-        _pull_pieces(np.int64(0), forest, n, out, in_, both, h, level, held, fresh, reach, forest.free)
-    else:
-        share(crew, _pull_pieces, (forest, n, out, in_, both, h, level, held, fresh, reach, forest.free))
+    work = forest, n, out, in_, both, h, level, held, fresh, reach, forest.free
+    share(for_much(crew, n >= _PARALLEL_MIN), _pull_pieces, work)
     ahead = np.int64(0)
     for piece in range(counts.size):
         ahead += edges[piece]
@@ -427,10 +425,8 @@ def _pull_sweep(forest, n, out, in_, both, h, level, held, fresh, reach, tail, c
 def _append(n, held, before, reach, crew):  # type: ignore[no-untyped-def]
     """Take what the last pull found to the queue."""
     reach.cursor[NEXT] = 0
-    if n < _PARALLEL_MIN:
-        _append_pieces(np.int64(0), n, held, before, reach)
-    else:
-        share(at_most(crew, reach.counts.size), _append_pieces, (n, held, before, reach))
+    shared = at_most(for_much(crew, n >= _PARALLEL_MIN), reach.counts.size)
+    share(shared, _append_pieces, (n, held, before, reach))
 
 
 @_inner
@@ -469,10 +465,8 @@ def _link_within(t, forest, n, h, reach):  # type: ignore[no-untyped-def]
 def _link_all(forest, n, h, root, reach, crew):  # type: ignore[no-untyped-def]
     """Link the members of tree h, of whom there are many; ``root`` is one."""
     reach.cursor[NEXT] = 0
-    if n < _PARALLEL_MIN:
-        _link_within(np.int64(0), forest, n, h, reach)
-    else:
-        share(at_most(crew, reach.counts.size), _link_within, (forest, n, h, reach))
+    shared = at_most(for_much(crew, n >= _PARALLEL_MIN), reach.counts.size)
+    share(shared, _link_within, (forest, n, h, reach))
     first = last = np.int64(root)
     linked = False
     for piece in range(reach.counts.size):
@@ -545,10 +539,9 @@ def _span_tree(forest, n, unheld, root, h, out, in_, both, reach, begin, crew): 
     reach.cursor[NEXT] = begin
     if held_end >= 0:
         _link_all(forest, n, h, root, reach, crew)
-    elif tail - begin < _PARALLEL_MIN:
-        _link_pieces(np.int64(0), forest, queue, begin, tail, reach.cursor)
     else:
-        share(crew, _link_pieces, (forest, queue, begin, tail, reach.cursor))
+        linking = for_much(crew, tail - begin >= _PARALLEL_MIN)
+        share(linking, _link_pieces, (forest, queue, begin, tail, reach.cursor))
     return tail, unheld
 
 
@@ -622,7 +615,7 @@ def span(forest, n, n_arcs, out, in_, both, reach, crew):  # type: ignore[no-unt
     Representatives of trees of two and more are not set.
     """
     cursor = reach.cursor
-    shared = at_most(crew, np.int64(1) if n < _PARALLEL_MIN else crew.threads)
+    shared = for_much(crew, n >= _PARALLEL_MIN)
     cursor[NEXT] = 0
     cursor[READ] = cursor[IN_ORDER] = 0
     share(shared, _clear_pieces, (forest, n, out, reach))

@@ -261,11 +261,7 @@ def _classify_kernel(names: Mapping[str, Any]) -> Kernel:
 
 
 def _mend_kernel(names: Mapping[str, Any], push: Kernel) -> Kernel:
-    own = {
-        "settle": _settle_kernel(names),
-        "relax": step(path_kernels.relax, names),
-        "push": push,
-    }
+    own = {"settle": _settle_kernel(names), "relax": step(path_kernels.relax, names), "push": push}
     return step(path_kernels.mend, {**names, **own})
 
 

@@ -36,7 +36,7 @@ from ...gpma.edges import HALF, HIGH, LOW, Keys, Vertices
 from ...gpma.intrinsics import prefetch
 from ...gpma.rows import runs
 from ...gpma.splice import spliced
-from ...gpma.team import at_most, share
+from ...gpma.team import at_most, for_much, share
 from ...gpma.written import record_type
 from .mend import AHEAD, LOST, PARENT, PIECE_MAX, PIECES, SHARED_MIN, UNREACHED
 from .templates import template
@@ -301,11 +301,8 @@ def survey_all(word, role, in_, loss, begin, end, source, crew):  # type: ignore
     first_list, first_inner = cursor[LISTS_END], cursor[INNER_END]
     cursor[NEXT_PIECE] = begin
     # Not by their edges: who has many of them finds support among the first.
-    if end - begin < SHARED_MIN:
-        survey_pieces(np.int64(0), word, role, in_, loss, end, np.int64(PIECE_MAX), source)
-    else:
-        helped = at_most(crew, (end - begin) // PIECE_MAX + 1)
-        share(helped, survey_pieces, (word, role, in_, loss, end, np.int64(PIECE_MAX), source))
+    helped = at_most(for_much(crew, end - begin >= SHARED_MIN), (end - begin) // PIECE_MAX + 1)
+    share(helped, survey_pieces, (word, role, in_, loss, end, np.int64(PIECE_MAX), source))
     if cursor[LISTS_END] > first_list:
         arrange_lists(role, loss, first_list, first_inner)
 
@@ -475,10 +472,8 @@ def take(word, role, in_, loss, n_lost, source, crew):  # type: ignore[no-untype
         for k in range(size):
             offers[adopted[first + k]] = offers[n_lost + k]
     loss.counters[NEXT_PIECE] = 0
-    if n_lost < SHARED_MIN:
-        take_some(np.int64(0), word, role, loss, n_lost)
-    else:
-        share(at_most(crew, n_lost // _TAKEN + 1), take_some, (word, role, loss, n_lost))
+    helped = at_most(for_much(crew, n_lost >= SHARED_MIN), n_lost // _TAKEN + 1)
+    share(helped, take_some, (word, role, loss, n_lost))
 
 
 @template

@@ -401,17 +401,7 @@ def classify_pieces(  # type: ignore[no-untyped-def]
 
 @template
 def classify(  # type: ignore[no-untyped-def]
-    word,
-    deleted,
-    overwritten,
-    new_weights,
-    inserted,
-    weights,
-    lost,
-    improving,
-    improving_weights,
-    pieces,
-    crew,
+    word, deleted, overwritten, new_weights, inserted, weights, lost, improving, improving_weights, pieces, crew
 ):
     """Recognise the safe updates, in one pass; the counts of what remains.
 

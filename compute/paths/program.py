@@ -104,12 +104,7 @@ class PathProgram(Program):
         self.sources = source
         at_source = source_value(getattr(self, "value", None), getattr(self, "at_source", None))
         functors = self.functors(**parameters)
-        check(
-            functors,
-            at_source,
-            weighted=self.needs_weights,
-            negative="any" in self.weight_domains,
-        )
+        check(functors, at_source, weighted=self.needs_weights, negative="any" in self.weight_domains)
         self.form = Form.of(functors, self.value, weighted=self.needs_weights)
         self._kernels = kernels_of(self.form)
         functions = self.form.functors.gather, self.form.functors.better
@@ -202,11 +197,7 @@ class PathProgram(Program):
         return Refresh(changed, rounds, edges, written)
 
     def _mend(
-        self,
-        graph: Graph,
-        sources: Vertices,
-        report: Report,
-        before: int = NOBODY_ASKS,
+        self, graph: Graph, sources: Vertices, report: Report, before: int = NOBODY_ASKS
     ) -> tuple[int, int, int, int, int, int]:
         """All that follows from sources that may be new and from updates: (those that took support, vertices
         lost, edges read, rounds, words written, vertices listed, in ``_loss.adopted``, since ``before``).

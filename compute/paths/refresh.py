@@ -59,17 +59,7 @@ held_in: Any = taking(HELD)
 
 @template
 def refresh(  # type: ignore[no-untyped-def]
-    held_words,
-    out_words,
-    in_words,
-    sources,
-    changed_words,
-    pieces,
-    n_before,
-    n,
-    lost_max,
-    steps,
-    edges_max,
+    held_words, out_words, in_words, sources, changed_words, pieces, n_before, n, lost_max, steps, edges_max
 ):
     """Bring the words up to date: (updates that took support, vertices lost, edges read, rounds, words
     written, vertices listed).

@@ -420,7 +420,7 @@ def search_by_level(word, role, listed, sources, source_word, out, in_, n, n_arc
                 for k in range(head, tail if few else head):
                     long = np.int64(queue[k])
                     if np.int64(out.degrees[long]) > longest:
-                        n_pieces = cut_row(out, long, SWEEP_PIECE, left)
+                        n_pieces = cut_row(out, long, left)
                         cursor[NEXT] = 0
                         work = (
                             word,

@@ -22,7 +22,7 @@ from ...gpma.edges import HALF, LOW, Keys, Vertices
 from ...gpma.intrinsics import prefetch_to_read
 from ...gpma.rows import SWEEP_PIECE, runs
 from ...gpma.splice import spliced
-from ...gpma.team import at_most, share
+from ...gpma.team import at_most, for_much, share
 from ...gpma.written import record_type
 from .loss import GATHERED, Loss
 from .mend import AHEAD, NOTHING, PARENT, UNREACHED
@@ -357,10 +357,8 @@ def spread(word, log, role, entries, size, out, least, few, piles, crew):  # typ
             near, next_near = next_near, near
         n_far = cursor[FAR_END]
     cursor[NEXT_PIECE] = 0
-    if cursor[LOG_END] < PARALLEL_SWEEP:
-        note(np.int64(0), word, role, vertices, old, log.counted[0], cursor)
-    else:
-        share(crew, note, (word, role, vertices, old, log.counted[0], cursor))
+    noting = for_much(crew, cursor[LOG_END] >= PARALLEL_SWEEP)
+    share(noting, note, (word, role, vertices, old, log.counted[0], cursor))
     log.counted[0] = cursor[LOG_END]
     read, _ = done_by_all(piles)
     return left, read, rounds

@@ -19,6 +19,7 @@ from ...gpma.edges import NO_VERTEX, Keys, Vertices, destinations, sources, tran
 from ...gpma.index.id_order import IdOrder
 from ...gpma.memory import Memory
 from ...partition.graph import Graph, GraphChange
+from ..links import all_entries
 from ..program import (
     Answer,
     Column,
@@ -157,7 +158,7 @@ class Cdlp(Program):
     def tell_max(self, graph: Graph) -> float:
         """With more votes and entries of rows to tell of in a round, everybody votes."""
         # A round costs a visit of each vertex beside the entries of rows.
-        return max(_TELL_FLOOR, _TELL_SHARE * (_entries(graph) + graph.n_vertices))
+        return max(_TELL_FLOOR, _TELL_SHARE * (all_entries(graph) + graph.n_vertices))
 
     def _forget_moved(self, moved: int) -> None:
         """Nobody has got another label."""
@@ -290,17 +291,12 @@ def _votes(graph: Graph, arcs: Keys) -> Keys:
     return np.concatenate([arcs, transpose(arcs)]) if graph.directed else arcs
 
 
-def _entries(graph: Graph) -> int:
-    """How many entries the rows that are read have in all."""
-    return graph.n_arcs * (2 if graph.directed else 1)
-
-
 def _bytes_to_vote(graph: Graph) -> int:
     """What the tables take, at most, when everybody votes: of each thread one for the widest row."""
     degrees = graph.out_rows().degrees[: graph.n_vertices].astype(np.int64)
     if graph.directed:
         degrees += graph.in_rows().degrees[: graph.n_vertices]
-    return min(graph.crew.threads * table_bytes(int(degrees.max(initial=0))), table_bytes(_entries(graph)))
+    return min(graph.crew.threads * table_bytes(int(degrees.max(initial=0))), table_bytes(all_entries(graph)))
 
 
 def _isolate(label: Vertices, begin: int) -> None:

@@ -25,8 +25,8 @@ from ...gpma.intrinsics import uncounted
 from ...gpma.rows import RowView
 from ...gpma.sorted_keys import first_at
 from ...gpma.team import at_most, share
-from ..links import NOW_SHIFT, Links, lay_over, list_links
-from .common import SEARCH_STEPS, Room, degree, halve, look_up, merge, new_room
+from ..links import NOW_SHIFT, Links, entries_of, lay_over, list_links
+from .common import SEARCH_STEPS, Room, halve, look_up, merge, new_room
 
 # What a changed link costs beside its rows, in steps of a merge; how much work is worth sharing, in these; and how
 # many links (in both directions) a thread takes at a time.
@@ -60,7 +60,7 @@ def _entries(links: Links, out: RowView, in_: RowView, both: bool, u: Int) -> In
     """How many entries a list of the links of u can have, with those that the change ended."""
     first = first_at(links.keys, 0, links.keys.size, np.uint64(u) << HALF)
     end = first_at(links.keys, first, links.keys.size, (np.uint64(u) + np.uint64(1)) << HALF)
-    return degree(out, in_, both, u) + end - first
+    return entries_of(out, in_, both, u) + end - first
 
 
 @uncounted

@@ -148,9 +148,3 @@ def look_up(
             hit_hub[found] = arcs
             found += 1
     return found
-
-
-@uncounted
-def degree(out: RowView, in_: RowView, both: bool, u: Int) -> Int:
-    """How many entries the rows of u have."""
-    return np.int64(out.degrees[u]) + (np.int64(in_.degrees[u]) if both else np.int64(0))

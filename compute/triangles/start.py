@@ -23,9 +23,9 @@ from ...gpma.edges import HALF, LOW, NO_VERTEX, Int, Keys, Offsets, Vertices
 from ...gpma.intrinsics import uncounted
 from ...gpma.rows import RowView, find_on, runs, runs_in_order
 from ...gpma.splice import spliced
-from ...gpma.team import at_most, share
-from ..links import Arcs, list_links
-from .common import SEARCH_STEPS, degree, new_room
+from ...gpma.team import at_most, begin_behind, share
+from ..links import Arcs, entries_of, list_links
+from .common import SEARCH_STEPS, new_room
 
 # How many vertices a thread takes at a time: to list their rows, to count their triangles, and to add up.
 _ROWS = 256
@@ -105,7 +105,7 @@ def count_all(out, in_, both, weigh, n, tally, neighbors, crew):  # type: ignore
     arcs_differ = weigh and both
     most = np.int64(0)
     for v in range(n):
-        most = max(most, degree(out, in_, both, v))
+        most = max(most, entries_of(out, in_, both, v))
     rank, vertex, begins = np.empty(n, np.uint32), np.empty(n, np.uint32), np.zeros(n + 1, np.int64)
     _rank(out, in_, both, np.zeros(most + 1, np.int64), rank, vertex, begins)
     n_entries = begins[n] - n
@@ -148,14 +148,10 @@ def _rank(
     """
     n, most = rank.size, places.size - 1
     for v in range(n):
-        places[most - degree(out, in_, both, v)] += 1
-    before = np.int64(0)
-    for k in range(places.size):
-        size = places[k]
-        places[k] = before
-        before += size
+        places[most - entries_of(out, in_, both, v)] += 1
+    begin_behind(places)
     for v in range(n - 1, -1, -1):
-        entries = degree(out, in_, both, v)
+        entries = entries_of(out, in_, both, v)
         r = places[most - entries]
         places[most - entries] += 1
         rank[v] = r
@@ -359,18 +355,18 @@ def audit(out, in_, both, weigh, near, tally, neighbors, begin, end, wrong):  # 
     """
     most = np.int64(1)
     for v in range(begin, end):
-        most = max(most, degree(out, in_, both, v))
+        most = max(most, entries_of(out, in_, both, v))
     room = new_room(most, np.int64(0))
     ranked = np.empty(most, np.uint64)
     read = np.int64(0)
     for v in range(begin, end):
         n = list_links(out, in_, both, v, room.tails, room.row, room.arcs)
         for k in range(n):
-            its = np.uint64(degree(out, in_, both, np.int64(room.row[k])))
+            its = np.uint64(entries_of(out, in_, both, np.int64(room.row[k])))
             ranked[k] = its << HALF | np.uint64(room.row[k])
         ranked[:n].sort()
         counted, more = _recount(ranked, n, out, in_, both, weigh, near)
-        read += more + degree(out, in_, both, v)
+        read += more + entries_of(out, in_, both, v)
         flags = WRONG_TALLY if counted != tally[v] else 0
         flags |= WRONG_NEIGHBORS if neighbors.size and np.int64(neighbors[v]) != n else 0
         wrong[v - begin] = flags

@@ -19,17 +19,8 @@ import numpy.typing as npt
 from ...gpma.edges import Vertices
 from ...gpma.memory import Memory
 from ...partition.graph import Graph, GraphChange
-from ..links import Links, changed_links
-from ..program import (
-    Column,
-    Program,
-    Refresh,
-    Violation,
-    grown,
-    marked_violations,
-    require_saved,
-    size_violations,
-)
+from ..links import Links, all_entries, changed_links
+from ..program import Column, Program, Refresh, Violation, grown, marked_violations, require_saved, size_violations
 from ..saved_scalars import SCALARS, packed, unpacked
 from . import change as changing
 from . import start as counting
@@ -185,8 +176,7 @@ class Tally(Program):
 
     def _bytes_to_start(self, graph: Graph) -> int:
         """What a start needs beside what is kept."""
-        entries = graph.n_arcs * (2 if graph.directed else 1)
-        return counting.bytes_to_count(graph.n_vertices, entries, self.weighs, graph.crew.threads)
+        return counting.bytes_to_count(graph.n_vertices, all_entries(graph), self.weighs, graph.crew.threads)
 
     def _collect(self, touched: int) -> tuple[Vertices, npt.NDArray[np.int64]]:
         """Empty the differences: the vertices that have one, ascending, and how large it is."""

@@ -10,9 +10,8 @@ by dense passes, whichever costs less, keeps account of rounding, and recomputes
 is audited.
 
 Read ``walk.py`` first, then ``pagerank.py`` with ``certificate.py``, ``systems.py`` and ``solving.py``, or
-``ppr.py``; ``edits.py``, ``sweeps.py``,
-``ppr_pushes.py`` and ``passes.py`` are kernels, and so are ``shared_edits.py`` and ``shared_sweeps.py`` for many
-threads, with what these have in common in ``ranges.py``.
+``ppr.py``; ``edits.py``, ``sweeps.py``, ``weighing.py``, ``ppr_pushes.py`` and ``passes.py`` are kernels, and so
+are ``shared_edits.py`` and ``shared_sweeps.py`` for many threads, with what these have in common in ``ranges.py``.
 """
 
 from .pagerank import PageRank

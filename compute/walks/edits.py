@@ -82,19 +82,12 @@ def edit_rows(rows, inserted, deleted, damping, editing):  # type: ignore[no-unt
     row changed, values would jump far; there the row trades its old contributions for the new ones, which is
     O(1) a change too.
     """
-    value = editing.value
-    residual = editing.residual
-    rescaled = editing.rescaled
-    touched = editing.touched
+    value, residual, rescaled, touched = editing.value, editing.residual, editing.rescaled, editing.touched
     sums = editing.sums
     n_rescaled = np.int64(0)
     n_touched = np.int64(0)
     edges = np.int64(0)
-    grown_by = 0.0
-    size_by = 0.0
-    total_by = 0.0
-    rounded = 0.0
-    slipped = 0.0
+    grown_by = size_by = total_by = rounded = slipped = 0.0
     i = np.int64(0)
     j = np.int64(0)
     while i < inserted.size or j < deleted.size:

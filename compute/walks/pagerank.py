@@ -2,11 +2,11 @@
 
 **The system.** With P the row-stochastic matrix of the out-edges (zero rows for dangling vertices) and
 M = I - d P^T, PageRank is y / sum(y) for the y that solves M y = 1 (``walk.py``). Kept are an estimate of y and
-its residual r = 1 - M estimate. An edge change edits residuals locally, and what then is over its bound is
-solved in one of two ways, whichever reads fewer bytes: few vertices by pushing their residuals along their
-out-edges (Gauss-Seidel in memory order), many by dense passes over all in-edges on all threads
-(``passes.py``; ``solving.py`` chooses). A second system on the same matrix, the majorant, bounds what residuals
-mean for each vertex (``certificate.py``); ``systems.py`` keeps both.
+its residual r = 1 - M estimate. An edge change edits residuals locally. What then is over its bound is solved in
+one of two ways, whichever reads fewer bytes: few vertices by pushing their residuals along their out-edges
+(Gauss-Seidel in memory order), many by dense passes over all in-edges on all threads (``passes.py``;
+``solving.py`` chooses). A second system on the same matrix, the majorant, bounds what residuals mean for each
+vertex (``certificate.py``); ``systems.py`` keeps both.
 
 **When.** Edits leave residuals, slacks and sums that are right, and of any size. ``_settle`` then goes in rounds:
 solve the ranks to the bound, let the weights follow them, solve the majorant, certify. ``_certify`` is the one
@@ -33,8 +33,7 @@ from ...gpma.team import Crew
 from ...partition.graph import Graph, GraphChange
 from ..program import Answer, Column, Parameter, Published, Refresh, Violation, size_violations
 from ..saved_scalars import SCALARS, packed, unpacked
-from . import solving
-from . import sweeps as kernels
+from . import solving, weighing
 from .certificate import (
     HUB,
     NORM_DRIFT,
@@ -51,16 +50,7 @@ from .passes import Goal, Limits
 from .solving import PASS_VERTEX, Solver, Work, everybody
 from .sweeps import EDGES, NORM, PASSES, PUSHES, ROUNDED, SIZE, SLIPPED, SUMS, SWEEPS, TOTAL, WORK_SLOTS
 from .systems import Systems, estimate_of
-from .walk import (
-    DAMPING,
-    TOLERANCE,
-    RandomWalk,
-    born,
-    parse_damping,
-    parse_tolerance,
-    require_columns,
-    violations,
-)
+from .walk import DAMPING, TOLERANCE, RandomWalk, born, parse_damping, parse_tolerance, require_columns, violations
 
 # With more changes than this share of the edges, all is solved from scratch instead of being edited. Where editing
 # took so many times what a start from scratch took, as it may where a graph does not mix, with more than this part
@@ -395,14 +385,14 @@ class PageRank(RandomWalk):
         """Coarse estimates, and from them weights and a majorant."""
         systems = self._systems
         n, (ranks, majorant), crew = systems.n, systems.both, everybody(graph)
-        kernels.begin(crew, alive, values, ranks)
+        weighing.begin(crew, alive, values, ranks)
         self._solver.pass_over(graph, ranks, Goal(Limits(0.0, 0.0), passes_min=START_PASSES, roughly=True), work)
-        multiple, weight_max, majorant_max = kernels.weigh(crew, n, ranks, majorant, HUB)
+        multiple, weight_max, majorant_max = weighing.weigh(crew, n, ranks, majorant, HUB)
         off = float(ranks.sums[ROUNDED]) + systems.passed * weight_max
         majorant.sums[ROUNDED] = multiple * off + 8 * majorant_max
         majorant.flags[:] = 1
         self._solver.solve(graph, majorant, work)
-        systems.certificate.allow(kernels.ratio_max(crew, n, ranks, majorant))
+        systems.certificate.allow(weighing.ratio_max(crew, n, ranks, majorant))
 
     def _settle(self, graph: Graph, work: Work) -> None:
         """Solve both systems, and again until the certificate holds."""
@@ -411,7 +401,9 @@ class PageRank(RandomWalk):
             self._solver.solve(graph, systems.ranks, work)
             bound = systems.certificate.bound
             crew = _movers(graph, work)
-            systems.passed *= kernels.reweigh(crew, systems.ranks, systems.majorant, bound, HUB, WEIGHT_HYSTERESIS)
+            systems.passed *= weighing.reweigh(
+                crew, systems.ranks, systems.majorant, bound, HUB, WEIGHT_HYSTERESIS
+            )
             self._solver.solve(graph, systems.majorant, work)
             if self._certify(graph, work):
                 return
@@ -466,13 +458,13 @@ class PageRank(RandomWalk):
         whole = systems.unseen + work[PUSHES] > systems.n
         if whole:
             systems.unseen = -int(work[PUSHES])
-            ratio = kernels.ratio_max(everybody(graph), systems.n, ranks, majorant)
+            ratio = weighing.ratio_max(everybody(graph), systems.n, ranks, majorant)
             if work[PASSES]:
                 # All moved and will be reported; what moves from here on is to be looked at again.
                 ranks.moved[:] = 0
                 majorant.moved[:] = 0
         else:
-            ratio = max(certificate.ratio, kernels.moved_ratio_max(_movers(graph, work), ranks, majorant))
+            ratio = max(certificate.ratio, weighing.moved_ratio_max(_movers(graph, work), ranks, majorant))
         if certificate.take_ratio(ratio, of_all=whole):
             return True
         # Look at all next time, since they will have got better.
@@ -501,12 +493,12 @@ class PageRank(RandomWalk):
         systems.unseen += int(work[PUSHES])
         whole = whole or work[PASSES] > 0
         out = np.empty(0 if whole else int(systems.n * CHANGED_SHARE) + 1, np.uint32)
-        changed = 0 if whole else kernels.take_moved(_movers(graph, work), systems.ranks, out)
+        changed = 0 if whole else weighing.take_moved(_movers(graph, work), systems.ranks, out)
         systems.majorant.moved[:] = 0
         whole = whole or changed > out.size
         if whole:
             systems.ranks.moved[:] = 0
-            systems.ranks.sums[NORM] = kernels.total(everybody(graph), systems.ranks.value[: systems.n])
+            systems.ranks.sums[NORM] = weighing.total(everybody(graph), systems.ranks.value[: systems.n])
             systems.ranks.sums[SLIPPED] += SUM_ROUNDED * systems.ranks.sums[NORM]
         return Refresh(
             {"estimate": None if whole else out[:changed]} if whole or changed else {},

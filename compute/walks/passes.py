@@ -1,12 +1,12 @@
 """Dense passes over all in-rows on all threads: what random-walk programs do when much is to be solved.
 
-A pass is a Jacobi step in pull form. Every vertex adds its residual to its value and computes its residual anew
-from the in-neighbours' shares (d / degree of their values), which the pass before has left in an array of their
-own. So a pass reads each edge once, one after the other; the random access is one read of 4 or 8 bytes an edge; a
-vertex is written by one thread only, without atomics; and residuals are exact afterwards, whatever they were
-before (rounding does not pile up, and edges may have changed in any way). Where another pass follows, residuals
-are added to the values as soon as they are known, and no more than their sum is kept of them; the last pass of a
-sequence leaves values and residuals, and says what these come to.
+A pass is a Jacobi step in pull form. Every vertex adds its residual to its value and computes its residual
+anew from the in-neighbours' shares (d / degree of their values), which the pass before has left in an array of
+their own. So a pass reads each edge once, one after the other, and one value of 4 or 8 bytes for it, anywhere.
+A vertex is written by one thread only, without atomics. Residuals are exact afterwards, whatever they were
+before: rounding does not pile up, and edges may have changed in any way. Where another pass follows, residuals
+are added to the values as soon as they are known, and only their sum is kept. The last pass of a sequence
+leaves values and residuals, and says what these come to.
 
 **Mass.** The slow mode of the iteration is a surplus of mass. Programs here normalise their values, so before
 each pass values are multiplied by the factor for which residuals add up to zero. A vertex without in-edges has its
@@ -205,9 +205,7 @@ def _share_out(thread, pieces, in_degrees, damping, estimate, room):  # type: ig
     out_degrees, cuts, counter, sums = pieces
     shares = room.shares
     fixed = room.fixed
-    value = estimate.value
-    residual = estimate.residual
-    rhs = estimate.rhs
+    value, residual, rhs = estimate.value, estimate.residual, estimate.rhs
     for chunk in drawn(counter, cuts.size - 1):
         begin = cuts[chunk]
         mass = 0.0
@@ -276,10 +274,7 @@ def _pull(thread, pieces, rows, this, estimate, room, past):  # type: ignore[no-
     next_shares = room.next_shares
     keys = rows.keys
     degrees = rows.degrees
-    value = estimate.value
-    residual = estimate.residual
-    rhs = estimate.rhs
-    weight = estimate.weight
+    value, residual, rhs, weight = estimate.value, estimate.residual, estimate.rhs, estimate.weight
     flags = estimate.flags
     is_kept = keeping.slot >= 0
     kept = past.values[max(0, keeping.slot)]

@@ -101,10 +101,7 @@ def _upcoming(ahead, waiting, counts):  # type: ignore[no-untyped-def]
 @_jit
 def touch(vertices, walks):  # type: ignore[no-untyped-def]
     """These vertices' residuals changed: they are reached, and wait to be looked at."""
-    marks = walks.marks
-    reached = walks.reached
-    waiting = walks.waiting
-    counts = walks.counts
+    marks, reached, waiting, counts = walks.marks, walks.reached, walks.waiting, walks.counts
     for i in range(vertices.size):
         v = np.int64(vertices[i])
         _join(v, REACHED, marks, reached, counts, N_REACHED)
@@ -114,9 +111,7 @@ def touch(vertices, walks):  # type: ignore[no-untyped-def]
 @_jit
 def note_changed(vertices, walks):  # type: ignore[no-untyped-def]
     """These vertices' values changed."""
-    marks = walks.marks
-    changed = walks.changed
-    counts = walks.counts
+    marks, changed, counts = walks.marks, walks.changed, walks.counts
     for i in range(vertices.size):
         _join(np.int64(vertices[i]), CHANGED, marks, changed, counts, N_CHANGED)
 
@@ -124,9 +119,7 @@ def note_changed(vertices, walks):  # type: ignore[no-untyped-def]
 @_inner
 def _balance(sources, walks):  # type: ignore[no-untyped-def]
     """Choose the right-hand side anew, such that residuals add up to zero; whether that was worth it."""
-    residual = walks.residual
-    rhs = walks.rhs
-    sums = walks.sums
+    residual, rhs, sums = walks.residual, walks.rhs, walks.sums
     if sources.size == 0 or abs(sums[TOTAL]) < BALANCE_SHARE * sums[SIZE]:
         return False
     before = np.float64(rhs[sources[0]])
@@ -156,18 +149,10 @@ def push(rows, damping, threshold, level, size_max, cost_max, sources, walks, wo
     Ends when none waits, or residuals add up to no more than ``size_max`` (true), or so many edges have been read
     that a dense pass is cheaper (false; ``cost_max`` as ``work`` counts, ``PUSH_EDGES`` for a vertex).
     """
-    keys = rows.keys
-    row_counts = rows.counts
-    row_leaf = rows.row_leaf
-    degrees = rows.degrees
+    keys, row_counts, row_leaf, degrees = rows.keys, rows.counts, rows.row_leaf, rows.degrees
     leaf_shift = rows.leaf_shift
-    value = walks.value
-    residual = walks.residual
-    marks = walks.marks
-    reached = walks.reached
-    waiting = walks.waiting
-    changed = walks.changed
-    counts = walks.counts
+    value, residual, marks, reached = walks.value, walks.residual, walks.marks, walks.reached
+    waiting, changed, counts = walks.waiting, walks.changed, walks.counts
     size = walks.sums[SIZE]
     norm = walks.sums[NORM]
     total = walks.sums[TOTAL]
@@ -250,10 +235,7 @@ def look_again(rows, threshold, walks):  # type: ignore[no-untyped-def]
     """Let every reached vertex wait whose residual is over the threshold, and add up the sizes anew."""
     residual = walks.residual
     degrees = rows.degrees
-    marks = walks.marks
-    reached = walks.reached
-    waiting = walks.waiting
-    counts = walks.counts
+    marks, reached, waiting, counts = walks.marks, walks.reached, walks.waiting, walks.counts
     size = 0.0
     total = 0.0
     for i in range(counts[N_REACHED]):
@@ -270,15 +252,10 @@ def look_again(rows, threshold, walks):  # type: ignore[no-untyped-def]
 @_jit
 def list_all(n, walks):  # type: ignore[no-untyped-def]
     """Lists and sums from values and residuals of all vertices; none waits, and changes are forgotten."""
-    value = walks.value
-    residual = walks.residual
-    marks = walks.marks
-    reached = walks.reached
+    value, residual, marks, reached = walks.value, walks.residual, walks.marks, walks.reached
     counts = walks.counts
     counts[:] = 0
-    size = 0.0
-    norm = 0.0
-    total = 0.0
+    size = norm = total = 0.0
     for v in range(n):
         marks[v] = np.uint8(0)
         if value[v] != 0.0 or residual[v] != 0.0:

@@ -56,10 +56,7 @@ def _choose_stretches(thread, rows, limits, level, system, queue, found, cursor)
     All of them will be pushed, and so have moved. That is marked here, where threads share no word of bits:
     pieces of a wave may begin in the midst of one.
     """
-    residual = system.residual
-    moved = system.moved
-    weight = system.weight
-    flags = system.flags
+    residual, moved, weight, flags = system.residual, system.moved, system.weight, system.flags
     degrees = rows.degrees
     words = flags.view(np.uint64)
     below = -limits.below
@@ -112,18 +109,11 @@ def _send_pieces(  # type: ignore[no-untyped-def]
     ``cuts``: see ``_cut_pieces``; ``shares``: float64, what a vertex of the queue sends along each edge, which is
     known of the vertices of cut rows. Sets ``sums[piece]`` and ``works[piece]``.
     """
-    keys = rows.keys
-    counts = rows.counts
-    degrees = rows.degrees
-    row_leaf = rows.row_leaf
+    keys, counts, degrees, row_leaf = rows.keys, rows.counts, rows.degrees, rows.row_leaf
     leaf_shift = rows.leaf_shift
     value = system.value
     residual = system.residual
-    heads = mail.heads
-    sorted_heads = mail.sorted_heads
-    sent = mail.by
-    begins = mail.begins
-    places = mail.places
+    heads, sorted_heads, sent, begins, places = mail.heads, mail.sorted_heads, mail.by, mail.begins, mail.places
     for piece in drawn(cursor, pieces):
         first = cuts[piece, 0]
         last = cuts[piece, 1]
@@ -210,9 +200,7 @@ def _receive_ranges(thread, limits, pieces, wide, system, mail, sums, cursor):  
     flagged, since to look at those again costs less than a comparison at each edge."""
     residual = system.residual
     flags = system.flags
-    heads = mail.sorted_heads
-    sent = mail.by
-    begins = mail.begins
+    heads, sent, begins = mail.sorted_heads, mail.by, mail.begins
     below = -limits.below
     above = limits.above
     for of_range in drawn(cursor, RANGES):

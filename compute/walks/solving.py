@@ -16,7 +16,7 @@ from ...gpma.edges import Keys
 from ...gpma.team import Crew
 from ...partition.graph import Graph, GraphChange
 from . import edits as walk_kernels
-from . import shared_edits, shared_sweeps
+from . import shared_edits, shared_sweeps, weighing
 from . import sweeps as kernels
 from .certificate import HUB, SUM_ROUNDED, WEIGHT_HYSTERESIS
 from .edits import ROUNDOFF, Editing
@@ -24,19 +24,7 @@ from .passes import BLOCK, SHARE_ROUNDED, SLOW, Goal, Limits, Pulls
 from .ranges import Mail, Ranges
 from .shared_edits import ENTRY_BYTES, Edited, Told
 from .shared_sweeps import VERTEX, WAVE
-from .sweeps import (
-    DIVIDE,
-    EDGES,
-    NORM,
-    PASSES,
-    ROUNDED,
-    SOLVED,
-    STRETCH,
-    WORK_SLOTS,
-    Outbox,
-    Pushing,
-    System,
-)
+from .sweeps import DIVIDE, EDGES, NORM, PASSES, ROUNDED, SOLVED, STRETCH, WORK_SLOTS, Outbox, Pushing, System
 from .systems import Systems, estimate_of, take_edit
 from .walk import Edit, extended
 
@@ -214,15 +202,7 @@ class Solver:
             # Should that be too much, passes go further.
             goal = goal._replace(size_max=FURTHER * self._pulls.size, shrinks=self._pulls.shrinks)
 
-    def _push(
-        self,
-        graph: Graph,
-        system: System,
-        limits: Limits,
-        level: float,
-        cost_max: int,
-        work: Work,
-    ) -> bool:
+    def _push(self, graph: Graph, system: System, limits: Limits, level: float, cost_max: int, work: Work) -> bool:
         """Until residuals are within their limits (true), or pushing costs more than ``cost_max`` (false)."""
         if system is self._systems.ranks and work[PASSES] and not self._shares_all(graph):
             self._push_both(graph, cost_max, work)
@@ -330,7 +310,7 @@ class Solver:
         pulls, systems, n = self._pulls, self._systems, self._systems.n
         estimate, degrees = estimate_of(system), graph.out_rows().degrees
         passes = pulls.run(graph.crew, graph.in_rows(), degrees, n, estimate, goal)
-        norm = kernels.total(everybody(graph), system.value[:n])
+        norm = weighing.total(everybody(graph), system.value[:n])
         slipped = pulls.rounded + SUM_ROUNDED * norm + n * pulls.size
         system.sums[:] = norm, pulls.size, pulls.rounded_max, slipped, pulls.total
         if system is systems.ranks:

@@ -1,8 +1,8 @@
-"""Kernels of PageRank: Gauss-Seidel sweeps, and the passes that keep its certificate.
+"""Kernels of PageRank: Gauss-Seidel sweeps over its two systems.
 
-Two linear systems over the same matrix M = I - d * P^T are kept side by side, the **ranks** and their
-**majorant** (``certificate.py`` says why); in both, M value = rhs - residual. Columns have a padded capacity, so
-that flags come in whole 64-bit words, and hold zeros past the last vertex, so that blocks are scanned whole.
+These are linear systems over the same matrix M = I - d * P^T, the **ranks** and their **majorant**
+(``certificate.py`` says why); in both, M value = rhs - residual. Columns have a padded capacity, so that flags
+come in whole 64-bit words, and hold zeros past the last vertex, so that blocks are scanned whole.
 
 Work is found through **flags**: one byte for each block of ``BLOCK`` vertices (64 KiB for a million vertices).
 Whoever may put a residual over the bound flags its block; the scan of a flagged block looks at the weights. Since
@@ -92,15 +92,10 @@ SOLVED, COSTLY, DIVIDE = range(3)
 # Vertices are divided for two threads at a multiple of this: they share no cache line of flags.
 STRETCH = 64 * BLOCK
 
-# All vertices are looked at in pieces of so many words of bits.
-_PIECE_WORDS = 256
-# For what is over its limits they are in pieces of so many vertices, multiples of ``STRETCH``; and fewer flagged
+# What is over its limits is looked for in pieces of so many vertices, multiples of ``STRETCH``; and fewer flagged
 # words of blocks than this are looked at by one thread.
 _LOOK_PIECE = 16 * STRETCH
 _LOOK_ALONE = 1 << 10
-
-# Values are added up by blocks of so many, and these by pieces of as many blocks.
-_SUM_BLOCK = 128
 
 # A sweep looks this many pushes ahead for vertices, and fetches the rows of so many of them.
 _AHEAD = 16
@@ -141,9 +136,7 @@ def look(rows, limits, level, begin, end, system, costs):  # type: ignore[no-unt
 
     Of vertices ``begin`` to ``end`` - 1, as ``sweep`` takes them. Blocks without any lose their flag.
     """
-    residual = system.residual
-    weight = system.weight
-    flags = system.flags
+    residual, weight, flags = system.residual, system.weight, system.flags
     degrees = rows.degrees
     words = flags.view(np.uint64)
     below = -limits.below
@@ -209,15 +202,9 @@ def sweep(rows, limits, level, damping, due, begin, end, system, outbox, sums, w
     Added to ``sums`` is by how much ``System.sums`` change. Rounding: every sum is off by its size, a share by
     twice itself; the new value by its own size, which the vertex and its out-neighbours together see once each.
     """
-    keys = rows.keys
-    counts = rows.counts
-    degrees = rows.degrees
-    row_leaf = rows.row_leaf
+    keys, counts, degrees, row_leaf = rows.keys, rows.counts, rows.degrees, rows.row_leaf
     leaf_shift = rows.leaf_shift
-    value = system.value
-    residual = system.residual
-    weight = system.weight
-    flags = system.flags
+    value, residual, weight, flags = system.value, system.residual, system.weight, system.flags
     moved = system.moved
     sent = outbox.sent
     marks = outbox.marks
@@ -226,11 +213,7 @@ def sweep(rows, limits, level, damping, due, begin, end, system, outbox, sums, w
     above = limits.above
     pushes = np.int64(0)
     edges = np.int64(0)
-    norm_by = 0.0
-    size_by = 0.0
-    moved_by = 0.0
-    total_by = 0.0
-    rounded = 0.0
+    norm_by = size_by = moved_by = total_by = rounded = 0.0
     size_max = system.sums[SIZE]
     wide = due > value.size
     first = np.uint64(begin)
@@ -299,16 +282,12 @@ def sweep(rows, limits, level, damping, due, begin, end, system, outbox, sums, w
                         u = keys[i] & LOW
                         own += np.int64(u < first)
                         own_end -= np.int64(u > last)
-                    for i in range(slot, own):
-                        u = np.uintp(keys[i] & LOW)
-                        sent[u] += share
-                        rounded += abs(sent[u])
-                        marks[u >> np.uintp(BLOCK_SHIFT)] = np.uint8(1)
-                    for i in range(own_end, stop):
-                        u = np.uintp(keys[i] & LOW)
-                        sent[u] += share
-                        rounded += abs(sent[u])
-                        marks[u >> np.uintp(BLOCK_SHIFT)] = np.uint8(1)
+                    for begin_there, end_there in ((slot, own), (own_end, stop)):
+                        for i in range(begin_there, end_there):
+                            u = np.uintp(keys[i] & LOW)
+                            sent[u] += share
+                            rounded += abs(sent[u])
+                            marks[u >> np.uintp(BLOCK_SHIFT)] = np.uint8(1)
                 for i in range(own, own_end):
                     u = np.uintp(keys[i] & LOW)
                     before = residual[u]
@@ -467,278 +446,6 @@ def solve_two(crew, rows, damping, cost_max, alone_max, first, second, outbox): 
     cursor = np.zeros(1, np.int64)
     arguments = (crew, rows, damping, cost_max, alone_max, first, second, outbox, cursor)
     share(at_most(crew, 2), _solve_either, arguments)
-
-
-@_inner
-def _begin_pieces(thread, alive, values, ranks, cursor):  # type: ignore[no-untyped-def]
-    """A thread's part of ``begin``."""
-    n = np.int64(alive.size)
-    for first in drawn_by(cursor, n, _PIECE_WORDS * 64):
-        for v in range(first, min(first + _PIECE_WORDS * 64, n)):
-            ranks.rhs[v] = ranks.weight[v] = np.float32(alive[v])
-            ranks.value[v] = max(1.0, values[v]) if alive[v] else 0.0
-
-
-@_jit
-def begin(crew, alive, values, ranks):  # type: ignore[no-untyped-def]
-    """Begin with these values (float64[n]), at least 1, of the living vertices; these have right-hand sides and
-    weights of 1."""
-    cursor = np.zeros(1, np.int64)
-    share(crew, _begin_pieces, (alive, values, ranks, cursor))
-
-
-@_inner
-def _weigh_pieces(thread, n, ranks, hub, cursor, found):  # type: ignore[no-untyped-def]
-    """A thread's part of ``weigh``; ``found``: float64[pieces, 4]: the sum of the weights and their number, the
-    largest of them and of the estimates."""
-    value, weight = ranks.value, ranks.weight
-    for piece in drawn(cursor, found.shape[0]):
-        total = 0.0
-        count = np.int64(0)
-        weight_max = 0.0
-        value_max = 0.0
-        for v in range(piece * _PIECE_WORDS * 64, min((piece + 1) * _PIECE_WORDS * 64, n)):
-            # Weights are 1 where there is a vertex, and 0 elsewhere.
-            w = np.float32(max(1.0, value[v] / hub)) * weight[v]
-            count += np.int64(weight[v] > 0.0)
-            weight[v] = w
-            total += w
-            weight_max = max(weight_max, np.float64(w))
-            value_max = max(value_max, value[v])
-        found[piece, 0], found[piece, 1] = total, count
-        found[piece, 2], found[piece, 3] = weight_max, value_max
-
-
-@_inner
-def _majorise_pieces(thread, n, ranks, majorant, multiple, cursor):  # type: ignore[no-untyped-def]
-    """A thread's part of the majorant that is a multiple of the estimates."""
-    for begin in drawn_by(cursor, n, _PIECE_WORDS * 64):
-        for v in range(begin, min(begin + _PIECE_WORDS * 64, n)):
-            left = np.float64(ranks.rhs[v]) - ranks.residual[v]
-            majorant.value[v] = multiple * ranks.value[v]
-            majorant.residual[v] = np.float64(ranks.weight[v]) - multiple * left
-
-
-@_jit
-def weigh(crew, n, ranks, majorant, hub):  # type: ignore[no-untyped-def]
-    """Weigh n vertices by their estimates, and let the majorant be a multiple of these.
-
-    The weights are 1 before where there is a vertex. Returns the multiple, the largest weight and the largest
-    value of the majorant. M estimate = rhs - residual, so it is a majorant of known slack.
-    """
-    found = np.zeros((-(-n // (_PIECE_WORDS * 64)), 4))
-    cursor = np.zeros(1, np.int64)
-    share(crew, _weigh_pieces, (n, ranks, hub, cursor, found))
-    multiple = found[:, 0].sum() / found[:, 1].sum()
-    cursor[0] = 0
-    share(crew, _majorise_pieces, (n, ranks, majorant, multiple, cursor))
-    return multiple, found[:, 2].max(), multiple * found[:, 3].max()
-
-
-@_inner
-def _reweigh_pieces(thread, ranks, majorant, bound, hub, hysteresis, cursor, found):  # type: ignore[no-untyped-def]
-    """A thread's part of ``reweigh``; ``found``: float64[pieces, 2], how much weights shrank, what was rounded."""
-    value = ranks.value
-    residual = ranks.residual
-    weight = ranks.weight
-    flags = ranks.flags
-    moved = ranks.moved
-    slack = majorant.residual
-    slack_flags = majorant.flags
-    for piece in drawn(cursor, found.shape[0]):
-        shrunk = 1.0
-        rounded = 0.0
-        for word in range(piece * _PIECE_WORDS, min((piece + 1) * _PIECE_WORDS, moved.size)):
-            bits = moved[word]
-            if bits == np.uint64(0):
-                continue
-            start = word << 6
-            # Few weights are off: all are asked at once, without branches.
-            some = False
-            for v in range(start, start + 64):
-                old = np.float64(weight[v])
-                target = max(1.0, value[v] / hub)
-                some |= (old > hysteresis * target) | ((target > hysteresis * old) & (old > 0.0))
-            if not some:
-                continue
-            for v in range(start, start + 64):
-                old = np.float64(weight[v])
-                target = max(1.0, value[v] / hub)
-                off = old > hysteresis * target or target > hysteresis * old
-                if off and old > 0.0 and bits >> np.uint64(v & 63) & _ONE:
-                    weight[v] = np.float32(target)
-                    slack[v] += np.float64(weight[v]) - old
-                    rounded += abs(slack[v])
-                    shrunk = max(shrunk, old / np.float64(weight[v]))
-                    slack_flags[v >> BLOCK_SHIFT] = np.uint8(1)
-                    if abs(residual[v]) > bound * weight[v]:
-                        flags[v >> BLOCK_SHIFT] = np.uint8(1)
-        found[piece, 0] = shrunk
-        found[piece, 1] = rounded
-
-
-@_jit
-def reweigh(crew, ranks, majorant, bound, hub, hysteresis):  # type: ignore[no-untyped-def]
-    """Let the weights of moved vertices follow max(1, estimate / hub), where they are off by the hysteresis.
-
-    The largest factor by which one shrank, at least 1.
-    """
-    found = np.empty((-(-ranks.moved.size // _PIECE_WORDS), 2))
-    cursor = np.zeros(1, np.int64)
-    share(crew, _reweigh_pieces, (ranks, majorant, bound, hub, hysteresis, cursor, found))
-    shrunk = 1.0
-    for piece in range(found.shape[0]):
-        shrunk = max(shrunk, found[piece, 0])
-        majorant.sums[ROUNDED] += found[piece, 1]
-    return shrunk
-
-
-@_inner
-def _moved_ratio_pieces(thread, ranks, majorant, cursor, found):  # type: ignore[no-untyped-def]
-    """A thread's part of ``moved_ratio_max``; ``found``: float64[pieces]."""
-    value = ranks.value
-    above = majorant.value
-    weight = ranks.weight
-    moved = ranks.moved
-    moved_above = majorant.moved
-    for piece in drawn(cursor, found.size):
-        largest = 0.0
-        for word in range(piece * _PIECE_WORDS, min((piece + 1) * _PIECE_WORDS, moved.size)):
-            bits = moved[word] | moved_above[word]
-            v = word << 6
-            while bits != np.uint64(0):
-                if bits & _ONE and weight[v] > 0.0:
-                    largest = max(largest, above[v] / value[v] if value[v] > 0.0 else np.inf)
-                bits >>= _ONE
-                v += 1
-        found[piece] = largest
-
-
-@_jit
-def moved_ratio_max(crew, ranks, majorant):  # type: ignore[no-untyped-def]
-    """The largest majorant / estimate among the vertices of which either moved; infinity as ``ratio_max``."""
-    found = np.zeros(-(-ranks.moved.size // _PIECE_WORDS))
-    cursor = np.zeros(1, np.int64)
-    share(crew, _moved_ratio_pieces, (ranks, majorant, cursor, found))
-    return found.max()
-
-
-@_inner
-def _ratio_pieces(thread, n, ranks, majorant, cursor, found):  # type: ignore[no-untyped-def]
-    """A thread's part of ``ratio_max``; ``found``: float64[pieces]."""
-    value = ranks.value
-    above = majorant.value
-    weight = ranks.weight
-    for piece in drawn(cursor, found.size):
-        largest = 0.0
-        for v in range(piece * _PIECE_WORDS * 64, min((piece + 1) * _PIECE_WORDS * 64, n)):
-            if weight[v] > 0.0:
-                largest = max(largest, above[v] / value[v] if value[v] > 0.0 else np.inf)
-        found[piece] = largest
-
-
-@_jit
-def ratio_max(crew, n, ranks, majorant):  # type: ignore[no-untyped-def]
-    """The largest majorant / estimate of all, infinity for an estimate that is not positive; of none, 1."""
-    found = np.zeros(-(-n // (_PIECE_WORDS * 64)))
-    cursor = np.zeros(1, np.int64)
-    share(crew, _ratio_pieces, (n, ranks, majorant, cursor, found))
-    largest = 0.0
-    for piece in range(found.size):
-        largest = max(largest, found[piece])
-    return largest if largest > 0.0 else 1.0
-
-
-@_inner
-def _add_up_pieces(thread, values, cursor, found):  # type: ignore[no-untyped-def]
-    """A thread's part of ``total``; ``found``: float64[pieces]."""
-    for piece in drawn(cursor, found.size):
-        begin = piece * _SUM_BLOCK * _SUM_BLOCK
-        end = min(begin + _SUM_BLOCK * _SUM_BLOCK, np.int64(values.size))
-        sums = np.zeros(8)
-        for block in range(begin, end, _SUM_BLOCK):
-            a = b = c = d = 0.0
-            stop = min(block + _SUM_BLOCK, end)
-            whole = block + (stop - block) // 4 * 4
-            for k in range(block, whole, 4):
-                a += values[k]
-                b += values[k + 1]
-                c += values[k + 2]
-                d += values[k + 3]
-            for k in range(whole, stop):
-                a += values[k]
-            sums[(block // _SUM_BLOCK) & 7] += (a + b) + (c + d)
-        found[piece] = ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]))
-
-
-@_jit
-def total(crew, values):  # type: ignore[no-untyped-def]
-    """The sum of values, off by less than 64 times itself in units of ``ROUNDOFF``, if none is negative."""
-    found = np.zeros(-(-values.size // (_SUM_BLOCK * _SUM_BLOCK)))
-    share(at_most(crew, np.int64(found.size)), _add_up_pieces, (values, np.zeros(1, np.int64), found))
-    # Pieces alone take most of the 64, and there may be many: what each addition rounds off is kept (Higham, 4.3).
-    added = 0.0
-    lost = 0.0
-    for piece in range(found.size):
-        more = found[piece]
-        larger = added + more
-        back = larger - added
-        lost += (added - (larger - back)) + (more - back)
-        added = larger
-    return added + lost if lost == lost else added  # of what is infinite, nothing was kept
-
-
-@_inner
-def _count_moved_pieces(thread, moved, cursor, counts):  # type: ignore[no-untyped-def]
-    """A thread's part of counting the bits of each piece."""
-    for piece in drawn(cursor, counts.size):
-        count = np.int64(0)
-        for word in range(piece * _PIECE_WORDS, min((piece + 1) * _PIECE_WORDS, moved.size)):
-            bits = moved[word]
-            while bits != np.uint64(0):
-                bits &= bits - _ONE
-                count += 1
-        counts[piece] = count
-
-
-@_inner
-def _take_moved_pieces(thread, moved, cursor, begins, out):  # type: ignore[no-untyped-def]
-    """A thread's part of ``take_moved``; ``begins``: where each piece is to write."""
-    for piece in drawn(cursor, begins.size):
-        at = begins[piece]
-        for word in range(piece * _PIECE_WORDS, min((piece + 1) * _PIECE_WORDS, moved.size)):
-            bits = moved[word]
-            if bits == np.uint64(0):
-                continue
-            moved[word] = np.uint64(0)
-            v = word << 6
-            while bits != np.uint64(0):
-                if bits & _ONE:
-                    if at < out.size:
-                        out[at] = np.uint32(v)
-                    at += 1
-                bits >>= _ONE
-                v += 1
-
-
-@_jit
-def take_moved(crew, system, out):  # type: ignore[no-untyped-def]
-    """Write the moved vertices, ascending, to ``out`` (uint32[>= their number]) and forget them; their number.
-
-    A vertex over the length of ``out`` is counted and not written.
-    """
-    moved = system.moved
-    counts = np.zeros(-(-moved.size // _PIECE_WORDS), np.int64)
-    cursor = np.zeros(1, np.int64)
-    share(crew, _count_moved_pieces, (moved, cursor, counts))
-    total = np.int64(0)
-    for piece in range(counts.size):
-        count = counts[piece]
-        counts[piece] = total
-        total += count
-    cursor[0] = 0
-    share(crew, _take_moved_pieces, (moved, cursor, counts, out))
-    return total
 
 
 @_jit

@@ -74,12 +74,7 @@ def weights_of(rows: DeviceRows, keys: DeviceArray) -> DeviceArray:
     if not rows.weighted:
         raise LookupError("this array keeps no weights")
     weights = allocate(keys.size, np.float32)
-    _launch(
-        rows,
-        "weights_of_edges",
-        keys.size,
-        (rows.state, keys, np.uint64(keys.size), weights),
-    )
+    _launch(rows, "weights_of_edges", keys.size, (rows.state, keys, np.uint64(keys.size), weights))
     return weights
 
 

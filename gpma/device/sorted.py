@@ -127,7 +127,7 @@ class SortedUpdates:
             MemoryError: there is not enough; nothing was changed.
         """
         new = new_slots(layout, weighted=self._kernels.weighted)
-        run = run or _empty_run()
+        run = run or Run(allocate(0, np.uint64), None)
         ranks = import_cupy().cumsum(slots.counts, dtype=np.uint64)
         leaf_begin = allocate(int(slots.counts.size) + 1, np.uint32)
         run.structure["ranks"], run.structure["leaf_begin"] = address(ranks), address(leaf_begin)
@@ -166,10 +166,6 @@ class SortedUpdates:
             blocks = min(blocks, self._kernels.n_blocks * RUN_BLOCKS)
         values = tuple(plain(value) if value.ndim else value for value in arguments)
         self._functions[name]((blocks,), (threads,), values, stream=self._kernels.stream)
-
-
-def _empty_run() -> Run:
-    return Run(allocate(0, np.uint64), None)
 
 
 def _ceil(n: int) -> int:

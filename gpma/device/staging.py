@@ -173,18 +173,14 @@ class Staging:
             return self._cupy.ascontiguousarray(column, dtype)
 
     def _copied(self, batch: EdgeBatch, weights: Any) -> DeviceBatch:
-        placed = self._placed(batch, weights)
-        if n_bytes := _places(placed.n, weights is not None)[-1][1]:
-            self._copier.copy(self._device_address, self._address, n_bytes)
-        return placed
-
-    def _placed(self, batch: EdgeBatch, weights: Any) -> DeviceBatch:
-        """The batch where it will be on the device; it is in pinned memory."""
-        n = len(batch)
+        n, weighted = len(batch), weights is not None
         self._take(n)
-        if batch is not self._filled or (weights is None) != (batch.weights is None):
+        if batch is not self._filled or weighted != (batch.weights is not None):
             self._write(batch, weights)
-        return self._at(n, weighted=weights is not None)
+        placed = self._at(n, weighted=weighted)
+        if n:
+            self._copier.copy(self._device_address, self._address, _places(n, weighted)[-1][1])
+        return placed
 
     def _write(self, batch: EdgeBatch, weights: Any) -> None:
         columns: list[Any] = [batch.keys, *([] if weights is None else [weights]), batch.ops]
@@ -210,9 +206,6 @@ class Staging:
         if self._under_way:  # whoever brought a batch gave it up
             self._stream.synchronize()
             self._under_way = False
-        self._reserve(n)
-
-    def _reserve(self, n: int) -> None:
         if n <= self._room:
             return
         room = max(n, int(self._room * ROOM))

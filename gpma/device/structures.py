@@ -53,10 +53,7 @@ TARGET = np.dtype(
     [*_longs("keys", "weights", "counts", "heads", "rows", "n_edges"), *_words("n_leaves", "unused")]
 )
 TURN = np.dtype(
-    [
-        *_longs("keys", "ops", "weights", "turned_keys", "turned_ops", "turned_weights"),
-        *_words("n", "unused"),
-    ]
+    [*_longs("keys", "ops", "weights", "turned_keys", "turned_ops", "turned_weights"), *_words("n", "unused")]
 )
 PICK = np.dtype(
     [

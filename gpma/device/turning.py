@@ -45,8 +45,9 @@ class Turning:
             MemoryError: there is not enough.
         """
         n, weighted = 2 * batch.n, batch.addresses[2] != 0
-        self._make_room(n, n, n if weighted else 0)
-        self._launch(self._mirror, batch, batch.n)
+        self._make_room(n, weighted=weighted)
+        _TURN.pack_into(self._packed, 0, *batch.addresses, *self._turned, batch.n, 0)
+        self._launcher.start(self._mirror, -(-batch.n // RUN_THREADS), RUN_THREADS)
         keys, ops, weights = self._keys, self._ops, self._weights
         at_keys, at_ops, at_weights = self._turned
         return DeviceBatch(
@@ -59,14 +60,11 @@ class Turning:
         """Bytes held on the device."""
         return int(self._keys.nbytes + self._ops.nbytes + self._weights.nbytes)
 
-    def _make_room(self, n_keys: int, n_ops: int, n_weights: int) -> None:
-        if n_keys <= self._keys.size and n_ops <= self._ops.size and n_weights <= self._weights.size:
+    def _make_room(self, n: int, *, weighted: bool) -> None:
+        n_weights = n if weighted else 0
+        if n <= min(self._keys.size, self._ops.size) and n_weights <= self._weights.size:
             return
         with self._stream:
-            self._keys, self._ops = with_room(self._keys, n_keys), with_room(self._ops, n_ops)
+            self._keys, self._ops = with_room(self._keys, n), with_room(self._ops, n)
             self._weights = with_room(self._weights, n_weights)
         self._turned = address(self._keys), address(self._ops), address(self._weights)
-
-    def _launch(self, kernel: int, batch: DeviceBatch, n: int) -> None:
-        _TURN.pack_into(self._packed, 0, *batch.addresses, *self._turned, n, 0)
-        self._launcher.start(kernel, -(-n // RUN_THREADS), RUN_THREADS)

@@ -1,8 +1,8 @@
 """The packed memory array on the host.
 
 GPMA+ (Sha, Li, He, Tan: Accelerating Dynamic Graph Analytics on GPUs, VLDB 2017) with its batch update on one
-or many cores: keys ``src << 32 | dst`` in ascending order in an array with gaps, so that the edges of a row lie
-together and a batch of any size touches only the leaves where its keys belong. ``layout.py`` has the geometry,
+or many cores. Keys ``src << 32 | dst`` are in ascending order in an array with gaps: so the edges of a row lie
+together, and a batch of any size touches only the leaves where its keys belong. ``layout.py`` has the geometry,
 ``arrays.py`` and ``slot_memory.py`` the columns and their memory, ``migration.py`` how the array grows and
 shrinks. ``preparing.py`` and ``committing.py`` divide a batch among threads; what they call is in ``sorting.py``
 (order a batch), ``search.py`` (where does it fall), ``merge.py`` (write), ``windows.py`` (what must be

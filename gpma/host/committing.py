@@ -232,16 +232,7 @@ def commit_one(task: Task, lists: Offsets, crew: Crew) -> Written:
                 (slots, rows.leaf, pending, windows, n_windows, size, cursor, gate, side),
             )
         finish(slots, rows, updates, parts, lists, pending.rows, columns, task.told, crew)
-    return Written(
-        n_waiting,
-        net_left,
-        n_windows,
-        moved,
-        stretch_begin,
-        stretch_end,
-        signs,
-        lists,
-    )
+    return Written(n_waiting, net_left, n_windows, moved, stretch_begin, stretch_end, signs, lists)
 
 
 @nb.njit(cache=True, nogil=True, error_model="numpy")

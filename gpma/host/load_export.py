@@ -10,7 +10,7 @@ from ..edges import EMPTY_KEY, HALF, LOW, Int, Keys, Offsets, Vertices, Weights
 from ..intrinsics import copy, inner
 from ..layout import LEAF_SHIFT
 from ..sorted_keys import first_behind
-from ..team import Crew, at_most, share
+from ..team import Crew, at_most, begin_behind, share
 from .arrays import RowIndex, Slots
 from .search import set_head
 
@@ -130,11 +130,7 @@ def export(slots: Slots, keys: Keys, weights: Weights, crew: Crew) -> None:
     starts = np.zeros(n_pieces, np.int64)
     cursor = np.zeros(1, np.int64)
     share(crew, _count_edges, (slots.counts, cursor, starts))
-    before = np.int64(0)
-    for piece in range(n_pieces):
-        count = starts[piece]
-        starts[piece] = before
-        before += count
+    begin_behind(starts)
     cursor[0] = 0
     share(crew, _copy_edges, (slots, keys, weights, cursor, starts))
 

@@ -173,11 +173,7 @@ def look_up_one(question: Question, parts: Parts, crew: Crew) -> Found:
             parts[piece, BEGIN] = begin
             begin += parts[piece, END]
         cursor[0] = 0
-    share(
-        crew,
-        _look_up_parts,
-        (slots, batch, ordered, packing, scratch, bounds, flipped, cursor, updates, parts),
-    )
+    share(crew, _look_up_parts, (slots, batch, ordered, packing, scratch, bounds, flipped, cursor, updates, parts))
     inserted, overwritten, deleted, absent = totals_of(parts)
     return row, inserted, overwritten, deleted, absent
 

@@ -33,16 +33,7 @@ from .arrays import Pending, ReportColumns, RowIndex, Slots, Updates
 from .crowds import Signs, no_signs, plan
 from .merge import advance_rows, merge_leaves, note_rows, redistribute, split_report
 from .search import ask_for_leaf, ask_for_row, locate, probe
-from .sorting import (
-    Arrivals,
-    SortScratch,
-    compact,
-    compact_ordered,
-    pack_words,
-    packing_of,
-    sort_range,
-    survey,
-)
+from .sorting import Arrivals, SortScratch, compact, compact_ordered, pack_words, packing_of, sort_range, survey
 from .stretch import net_change
 from .windows import Bounds, Windows, outcome
 
@@ -311,13 +302,7 @@ def spread(
 @inner
 def slots_of(array: Orientation) -> Slots:
     return Slots(
-        array.keys,
-        array.weights,
-        array.counts,
-        array.heads,
-        array.tops,
-        array.stretch_begin,
-        array.stretch_end,
+        array.keys, array.weights, array.counts, array.heads, array.tops, array.stretch_begin, array.stretch_end
     )
 
 

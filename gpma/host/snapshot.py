@@ -184,6 +184,7 @@ class EdgeCopy:
         self._through = False
         self._changes: list[tuple[EdgeList, EdgeList, Keys]] = []
         self._n_changes = 0
+        self._last: tuple[Keys, npt.NDArray[np.bool_], Weights] | None = None  # once they stand for all changes
 
     @property
     def through(self) -> bool:
@@ -233,19 +234,22 @@ class EdgeCopy:
         Weights are float32[0] where there are none.
 
         Raises:
-            MemoryError: there is no room to lay the changes over the copy.
+            MemoryError: there is no room to lay the changes over the copy; it may be tried again.
         """
         assert self._through
-        self._memory.require(self._n_changes * CHANGE_BYTES)
-        changed, present, new_weights = self._last_changes()
+        if self._last is None:
+            self._memory.require(self._n_changes * CHANGE_BYTES)
+            self._last = self._last_changes()
+            self._changes = []
+        changed, present, new_weights = self._last
         cursors = np.array(self._cursors, np.uint64)
         # The first piece also takes the changes of an array that was empty.
         bounds = [0, *np.searchsorted(changed, cursors[1:]).tolist(), changed.size]
-        pieces = self._pieces or [EdgeList(np.empty(0, np.uint64), np.empty(0, np.float32))]
-        self._pieces = []
-        for i, piece in enumerate(pieces):
+        pieces = self._pieces = self._pieces or [EdgeList(np.empty(0, np.uint64), np.empty(0, np.float32))]
+        for i, piece in enumerate(pieces):  # in place: once more over those that have them changes nothing
             part = slice(bounds[i], bounds[i + 1])
             pieces[i] = _with_changes(piece, changed[part], present[part], new_weights[part])
+        self._pieces = []
         return pieces
 
     def _bytes_to_come(self) -> int:
@@ -262,7 +266,6 @@ class EdgeCopy:
             present += [np.ones(len(inserted) + len(overwritten), bool), np.zeros(deleted.size, bool)]
             if inserted.weights is not None and overwritten.weights is not None:
                 weights += [inserted.weights, overwritten.weights, np.zeros(deleted.size, np.float32)]
-        self._changes = []
         all_keys = np.concatenate(keys)
         order = np.argsort(all_keys, kind="stable")
         ordered = all_keys[order]

@@ -371,12 +371,6 @@ def make_moves(
         moved += move.edges
         edges_left -= move.edges  # as long as the stretch moves left, and else of no use
         slots = Slots(
-            slots.keys,
-            slots.weights,
-            slots.counts,
-            slots.heads,
-            slots.tops,
-            move.stretch_begin,
-            move.stretch_end,
+            slots.keys, slots.weights, slots.counts, slots.heads, slots.tops, move.stretch_begin, move.stretch_end
         )
     return moved, np.int64(slots.stretch_begin), np.int64(slots.stretch_end)

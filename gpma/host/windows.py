@@ -18,18 +18,18 @@ height (squeezed: half way to full), and its leaves hold equally many keys but f
 it has the same density, and is within its own bounds, since those are wider. Other windows may be as full or empty
 as leaves may be, until one of their leaves overflows or runs empty.
 
-What it costs. A window of height h > 0 is redistributed after a leaf overflowed, because the child of height
-h - 1 around that leaf is denser than upper[h - 1]. When the child was last redistributed as part of something
-wider, it had at most upper[h]; so (upper[h - 1] - upper[h]) of its slots were filled since by inserts, and the
-window has twice its slots: at most 2 upper[h] / (upper[h - 1] - upper[h]) slots are written for each insert
-at each height, and the same with lower bounds for deletes. For 15 million edges that adds up to about 10,000
-slots an update in the worst case, and a single batch may redistribute the whole array. Streams that fill one place
-(ascending, descending, one leaf, a thousand updates at a time) wrote 110 to 210 that way; with a stretch carried
-there (``hot_spot.py``) they write 1 to 20, and random ones about one. Edges between new vertices and any older
-ones wrote 25, the whole array at times; they write 16, never more than 80 for a stretch on its way, and what the
-windows of a crowd take. Growing and shrinking add 6 edges moved for each edge inserted or deleted, and never more
-than 20 for each update (of some hundred updates at once, where batches are small); of growth as many as the
-room that is left calls for (``migration.FULL_AT``), fewer where edges go as well as come.
+What it costs. A window of height h > 0 is redistributed after a leaf overflowed, because the child of height h -
+1 around that leaf is denser than upper[h - 1]. When the child was last redistributed as part of something wider,
+it had at most upper[h]. So (upper[h - 1] - upper[h]) of its slots were filled since by inserts, and the window
+has twice its slots: at most 2 upper[h] / (upper[h - 1] - upper[h]) slots are written for each insert at each
+height, and the same with lower bounds for deletes. For 15 million edges that adds up to about 10,000 slots an
+update in the worst case, and a single batch may redistribute the whole array. Streams that fill one place
+(ascending, descending, one leaf, a thousand updates at a time) would write 110 to 210 that way; as a stretch is
+carried there (``hot_spot.py``) they write 1 to 20, and random ones about one. Edges between new vertices and any
+older ones write 16, never more than 80 for a stretch on its way, and what the windows of a crowd take. Growing
+and shrinking add 6 edges moved for each edge inserted or deleted, and never more than 20 for each update (of
+some hundred updates at once, where batches are small). Growth moves as many as the room that is left calls for
+(``migration.FULL_AT``), fewer where edges go as well as come.
 """
 
 from __future__ import annotations
@@ -177,13 +177,7 @@ def _climb(
 
 @uncounted_inner
 def plan_windows(
-    slots: Slots,
-    lower: Bounds,
-    upper: Bounds,
-    pending: Pending,
-    n_pending: Int,
-    windows: Windows,
-    leaves_max: Int,
+    slots: Slots, lower: Bounds, upper: Bounds, pending: Pending, n_pending: Int, windows: Windows, leaves_max: Int
 ) -> tuple[Int, Int, Int, float]:
     """Fill ``windows`` (room for n_pending); returns (how many there are; of the densest place where one of more
     than ``leaves_max`` leaves was called for: the first and the last leaf, or -1, and the density).

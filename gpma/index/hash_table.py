@@ -1,9 +1,9 @@
 """The hash table of the vertex index, and how it grows while it is used.
 
 Open addressing with linear probing in a power-of-two table of 64-bit cells. A cell holds the upper half of the
-id's hash and the dense vertex plus one; 0 is empty. An id's *home* is at the top bits of its hash, so the table in
-order is the ids in order of their hashes, and a cell alone tells where it belongs in a table of another size:
-growing reads one table from front to back, writes the other from front to back, and looks at no id.
+id's hash and the dense vertex plus one; 0 is empty. An id's *home* is at the top bits of its hash. So the
+table has the ids in the order of their hashes, and a cell alone tells where it belongs in a table of another
+size: growing reads one table from front to back, writes the other from front to back, and looks at no id.
 
 The cell of an id that was removed is *vacant* (dense part all ones: no vertex), so that a search goes on past
 it; at the end of a run it is emptied, with the vacant ones before it. An id that is inserted takes the first

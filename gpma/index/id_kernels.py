@@ -20,15 +20,7 @@ import numpy.typing as npt
 
 from ..drawing import drawn, drawn_by
 from ..edges import HALF, NO_VERTEX, Int, Keys, Offsets, Vertices
-from ..intrinsics import (
-    address_of,
-    ask_for_byte,
-    copy_bytes,
-    inner,
-    load_acquire,
-    prefetch_to_read,
-    store_release,
-)
+from ..intrinsics import address_of, ask_for_byte, copy_bytes, inner, load_acquire, prefetch_to_read, store_release
 from ..team import Crew, at_most, share
 from ..written import Words as Written
 from ..written import record_type, taking
@@ -222,16 +214,17 @@ def look_up_edges(
     table: Written,
     n: int,
     src: IntColumn,
-    src_more: Bytes | None,
+    src_more: Bytes,
     dst: IntColumn,
-    dst_more: Bytes | None,
+    dst_more: Bytes,
     piece: int,
     keys: Keys,
     known: Bools,
     crew: Crew,
 ) -> np.int64:
-    """keys[i] = the edge between the vertices of src[i] and dst[i], each as ``lookup`` finds it; known[i], whether
-    both are; how many are not. The threads of the crew take ``piece`` edges at a time."""
+    """keys[i] = the edge between the vertices of strings src[i] and dst[i], each as ``lookup`` finds it; known[i],
+    whether both are; how many are not. The threads of the crew take ``piece`` edges at a time. (Of integers:
+    ``small_ids.py``.)"""
     n_pieces: Int = (keys.size + np.int64(piece) - 1) // np.int64(piece)
     unknown = np.zeros(n_pieces, np.int64)
     cursor = np.zeros(1, np.int64)
@@ -246,7 +239,7 @@ def _edges_of_pieces(
     thread: Int,
     table: Written,
     n: Int,
-    ends: tuple[IntColumn, Bytes | None, IntColumn, Bytes | None],
+    ends: tuple[IntColumn, Bytes, IntColumn, Bytes],
     piece: Int,
     cursor: Offsets,
     keys: Keys,
@@ -254,13 +247,11 @@ def _edges_of_pieces(
     unknown: Offsets,
 ) -> None:
     src, src_more, dst, dst_more = ends
-    # A string ends where the next one begins.
-    beyond = src.size - keys.size
     tails, heads = np.empty(_BLOCK, np.uint32), np.empty(_BLOCK, np.uint32)
     for number in drawn(cursor, unknown.size):
         for begin in range(piece * number, min(piece * (number + 1), keys.size), _BLOCK):
             count = min(_BLOCK, keys.size - begin)
-            end = begin + count + beyond
+            end = begin + count + 1  # a string ends where the next one begins
             lookup(table, n, src[begin:end], src_more, tails[:count])
             lookup(table, n, dst[begin:end], dst_more, heads[:count])
             for j in range(count):

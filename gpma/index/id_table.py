@@ -26,6 +26,7 @@ import numpy.typing as npt
 from ..address_space import LARGE_PAGE, POPULATE_WRITE, advise
 from ..edges import Keys, Vertices, frozen
 from ..team import ALONE, Crew
+from ..threads import start_thread
 from ..written import Words as Written
 from ..written import keeping, new_words, write
 from .hash_table import (
@@ -177,16 +178,6 @@ class _Table:
             lookup(self.written, n_vertices, column, data, out)
         return out
 
-    def look_up_edges(
-        self, src: IdColumn, dst: IdColumn, n_vertices: int, crew: Crew
-    ) -> tuple[Keys, npt.NDArray[np.bool_], int]:
-        """The edges between the vertices of these ids, each as ``lookup`` finds it (uint64[n]), where both are
-        known (bool[n]), and how many are not."""
-        keys, known = np.empty(len(src), np.uint64), np.empty(len(src), np.bool_)
-        columns = *self.column(src), *self.column(dst)
-        unknown = look_up_edges(self.written, n_vertices, *columns, PIECE_IDS // 2, keys, known, crew)
-        return keys, known, int(unknown)
-
     def insert(self, ids: IdColumn, half: int, begin: int, free: Vertices, counts: Counts, out: Vertices) -> int:
         """The visit at which room ran out; ``out.size`` when all are in."""
         column, data = self.column(ids)
@@ -306,6 +297,16 @@ class StringTable(_Table):
         if not isinstance(ids, StringColumn):
             raise TypeError("this graph's ids are strings, not integers")
         return frozen(ids.offsets), frozen(ids.data)
+
+    def look_up_edges(
+        self, src: IdColumn, dst: IdColumn, n_vertices: int, crew: Crew
+    ) -> tuple[Keys, npt.NDArray[np.bool_], int]:
+        """The edges between the vertices of these ids, each as ``lookup`` finds it (uint64[n]), where both are
+        known (bool[n]), and how many are not."""
+        keys, known = np.empty(len(src), np.uint64), np.empty(len(src), np.bool_)
+        columns = *self.column(src), *self.column(dst)
+        unknown = look_up_edges(self.written, n_vertices, *columns, PIECE_IDS // 2, keys, known, crew)
+        return keys, known, int(unknown)
 
     def forget(self, dense: Vertices, counts: Counts) -> None:
         """These vertices have no id any more."""
@@ -645,7 +646,7 @@ class GrowingTable:
 def let_go(objects: list[object]) -> None:
     """Empty this list on a thread of its own: where it holds the last reference, to unmap takes milliseconds."""
     try:
-        threading.Thread(target=objects.clear, name="let-go").start()
+        start_thread(threading.Thread(target=objects.clear, name="let-go"))
     except RuntimeError:  # no more threads, or the process ends
         objects.clear()
 
@@ -657,7 +658,7 @@ def get_pages(array: npt.NDArray[Any]) -> None:
     """
     if array.nbytes >= _PAGES_MIN:
         with suppress(RuntimeError):  # no more threads, or the process ends
-            threading.Thread(target=_get_in_pieces, args=(array,), name="get-pages").start()
+            start_thread(threading.Thread(target=_get_in_pieces, args=(array,), name="get-pages"))
 
 
 def _get_in_pieces(array: npt.NDArray[Any]) -> None:

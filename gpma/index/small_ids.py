@@ -54,7 +54,7 @@ class SmallIds:
     def look_up_edges(
         self, table: IntTable, src: IdColumn, dst: IdColumn, n_vertices: int, crew: Crew
     ) -> tuple[Keys, npt.NDArray[np.bool_], int]:
-        """As ``table.look_up_edges``; all that the table knows has a vertex below ``n_vertices``."""
+        """As ``StringTable.look_up_edges``; all that the table knows has a vertex below ``n_vertices``."""
         (tails, _), (heads, _) = table.column(src), table.column(dst)
         keys, known = np.empty(tails.size, np.uint64), np.empty(tails.size, np.bool_)
         small = SPREAD * n_vertices

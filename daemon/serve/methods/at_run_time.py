@@ -11,7 +11,7 @@ from ....compute.program import ProgramError
 from ...errors import LimitExceeded, RequestError
 from ...records.asked import ids_to_engine
 from ..params import Params, wrong
-from ..serving import Reply, Serving
+from ..serving import VERTICES_INLINE_MAX, Reply, Serving
 from .named import engine_reply
 from .registry import method
 
@@ -23,7 +23,7 @@ async def compute(serving: Serving, params: Params) -> Reply:
     ids = params.vertices_or_all("vertices", serving)
     k = params.limited("top", serving.limits, "top_k_max", low=0, default=0)
     order = params.choice("order", ("desc", "asc"))
-    given = _given(kind, params, "vertices", "top", "order")
+    given = await _given(serving, params, kind, "vertices", "top", "order")
     if ids is not None and k:
         raise wrong("top", "must not be given together with vertices")
     if ids is not None and len(ids) > serving.limits.ad_hoc_vertices_max:
@@ -49,7 +49,7 @@ async def keep(serving: Serving, params: Params) -> Reply:
     """Keep a program up to date from now on; it is computed beside the stream, and joins when it has caught up."""
     serving.admission.check_admin(params.asker.connection.token)
     kind, id = _kind(params), params.take("id")
-    given = _given(kind, params, "id")
+    given = await _given(serving, params, kind, "id")
     if id is not None and not (isinstance(id, str) and id):
         raise wrong("id", "must be a string that is not empty, what requests are to call the program")
     await params.covered(serving)
@@ -74,7 +74,7 @@ def _kind(params: Params) -> str:
     return kind
 
 
-def _given(kind: str, params: Params, *taken: str) -> dict[str, Any]:
+async def _given(serving: Serving, params: Params, kind: str, *taken: str) -> dict[str, Any]:
     """The parameters of a program of this kind: those in a map of that name, and all that is left.
 
     ``taken``: the parameters that the request has besides.
@@ -86,9 +86,20 @@ def _given(kind: str, params: Params, *taken: str) -> dict[str, Any]:
     if nested is not None and not isinstance(nested, Mapping):
         raise wrong("parameters", "must be a map of the program's parameters")
     given = {**(nested or {}), **params.rest()}
+    if any(isinstance(value, list) and len(value) > VERTICES_INLINE_MAX for value in given.values()):
+        await serving.in_thread(params.asker, _check, kind, given, taken)
+    else:
+        _check(kind, given, taken)
+    return given
+
+
+def _check(kind: str, given: Mapping[str, Any], taken: tuple[str, ...]) -> None:
+    """
+    Raises:
+        RequestError: as ``_given``.
+    """
     try:
         registry.parse_parameters(kind, given, beside=(*taken, "min_offsets", "timeout_ms"))
     except ProgramError as error:
         detail = {} if error.parameter is None else {"parameter": error.parameter}
         raise RequestError(str(error), detail) from error
-    return given
