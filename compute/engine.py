@@ -13,7 +13,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -22,6 +21,7 @@ import numpy as np
 
 from ..gpma.edges import NO_VERTEX, Vertices
 from ..gpma.team import BrokenOff
+from ..gpma.threads import Workers
 from ..partition.existence import living
 from ..partition.graph import Graph, GraphChange, RowsLost
 from .device import NoTwin, require_twin, twin
@@ -128,7 +128,7 @@ class Engine:
         host could run it on a copy of all rows only. It is told how often that was tried for it, from 0 on, and
         says whether to try again. Called when all other programs have run. None: nobody does that."""
         self._threads = graph.crew.threads if threads is None else threads
-        self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="program")
+        self._pool = Workers(self._threads, "program")
         for program in programs:
             self.add(program)
 

@@ -44,6 +44,7 @@ from numba.extending import intrinsic
 from .atomics import load, ordered_add, ordered_swap
 from .intrinsics import inner, uncounted
 from .relied_on import lacking
+from .threads import start_thread
 from .written import record_type
 
 _jit = nb.njit(cache=True, nogil=True, error_model="numpy")
@@ -136,7 +137,7 @@ class Team:
                 target=serve, args=(self._words, number), name=f"team-{number + 1}", daemon=True
             )
             try:
-                helper.start()
+                start_thread(helper)
             except RuntimeError:  # no more threads, or the process ends
                 break
             self._helpers.append(helper)

@@ -149,6 +149,26 @@ def test_so_many_programs_run_side_by_side(threads: int | None, team: int) -> No
     graph.close()
 
 
+def test_programs_run_where_the_system_grants_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after the other, in the caller's; a thread that is granted later takes its share again."""
+    graph = Graph(weighted=False)
+    probes = [Probe(f"probe-{k}") for k in range(3)]
+    engine = engine_on(graph, *probes, threads=3)
+
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        assert [run.error for run in engine.start()] == [None] * 3
+    for probe in probes:
+        probe.meet = threading.Barrier(3) if probe is probes[0] else probes[0].meet
+    assert [run.error for run in engine.start()] == [None] * 3
+    assert [probe.runs for probe in probes] == [["start"] * 2] * 3
+    engine.close()
+    graph.close()
+
+
 # -- runs -----------------------------------------------------------------------------------------------------
 
 

@@ -364,6 +364,30 @@ def test_a_full_disk_is_waited_for_with_one_line(
     assert open_log(log.folder, opened)[1][-1] == at(1, 1, together=True)
 
 
+def test_an_epoch_is_durable_where_the_system_grants_no_thread(
+    tmp_path: Path, opened: list[OrderLog], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever records it waits for the disk then."""
+
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    log, _ = open_log(tmp_path / "order", opened)
+    real, synced = os.fdatasync, list[int]()
+    monkeypatch.setattr(order_log.os, "fdatasync", lambda handle: (synced.append(handle), real(handle)))
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        assert log.record(log._newest.offsets, [at(1, 1, together=True)]).done()
+        assert len(synced) == 1
+        patch.setattr(order_log.os, "fdatasync", full)
+        failed = log.record(log._newest.offsets, [at(2, 2, together=True)])
+        with pytest.raises(OSError, match="No space left"):
+            failed.result(0)
+        log.undo()
+    record(log, at(2, 2, together=True))
+    assert open_log(log.folder, opened)[1][-1] == at(2, 2, together=True)
+
+
 def test_a_disk_that_takes_the_log_again_is_told_of_however_fast_it_is(
     tmp_path: Path, opened: list[OrderLog], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import resource
 import sys
@@ -1163,6 +1164,25 @@ def test_a_batch_is_whole_where_no_thread_can_be_started(monkeypatch: pytest.Mon
                 array.apply(batch)
             assert two.check() == []
     assert np.array_equal(one.export().keys, two.export().keys)
+
+
+def test_pages_come_when_they_are_touched_where_a_thread_finds_no_address_space(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(*given: object, **named: object) -> mmap.mmap:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(slot_memory, "_PIECE_LEAVES", 1)
+    array = loaded(10_000, 100, seed=50)
+    pages, memory = slot_memory.Pages(), array._contents.memory
+    asked: list[int] = []
+    monkeypatch.setattr(slot_memory.SlotMemory, "populate", lambda self, first, last: asked.append(first))
+    with monkeypatch.context() as patch:
+        patch.setattr(mmap, "mmap", refused)
+        pages.get(memory, 0, array._contents.layout.n_leaves)
+        assert pages.done
+    pages.close()
+    assert asked == []
 
 
 def test_an_array_goes_on_when_its_team_has_ended() -> None:

@@ -21,7 +21,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from typing import Any
 import crc32c
 import msgpack
 
+from ...gpma.threads import Workers
 from ..durable import Syncing
 from ..errors import CheckpointError
 from ..failpoints import point
@@ -81,7 +82,7 @@ class OrderLog:
         self._covered: Offsets | None = None
         self._sync_at = 0.0
         self._failing = False
-        self._syncing = ThreadPoolExecutor(max_workers=1, thread_name_prefix="order-log")
+        self._syncing = Workers(1, "order-log")
 
     def open(self, identity: Mapping[str, Any]) -> Iterator[Passed]:
         """What the log holds, from its beginning on; a log of another source or graph is discarded.

@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from ..address_space import DONTNEED, LARGE_PAGE, POPULATE_WRITE, Reserved, advise, memory_bytes, reserve
 from ..layout import TOP_LEAVES, TOP_SHIFT
+from ..threads import require_room
 from .arrays import Slots
 
 # Columns of fewer bytes take ordinary pages: a large one costs 2 MiB at its first byte.
@@ -182,9 +183,10 @@ class Pages:
         if memory.reservation is None or last - first < _PIECE_LEAVES:
             return
         self._stop.clear()
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="pages")
         try:
+            if self._thread is None:
+                require_room()
+                self._thread = ThreadPoolExecutor(1, thread_name_prefix="pages")
             self._work = self._thread.submit(_in_pieces, advise, first, last, self._stop)
         except RuntimeError:  # no more threads, or the process ends: pages stay as they are
             self.close()
