@@ -41,6 +41,7 @@ from ..gpma.index import vertex_index
 from ..gpma.kernel_cache import MISSING, Missing, listening, only_from_cache
 from ..gpma.relied_on import lacking
 from ..gpma.shipped import shipped
+from ..gpma.threads import start_thread
 from ..partition import classes, exploring, graph, host_side, numbering
 from .config.settings import Config
 from .engine import edge_times, keyed, lane
@@ -258,7 +259,7 @@ def look_after_cache(stop: threading.Event) -> None:
             unused_kernels.note_again()
 
     with contextlib.suppress(RuntimeError):  # the system grants no thread: at the next start, then
-        threading.Thread(target=look_after, name="kernel-cache", daemon=True).start()
+        start_thread(threading.Thread(target=look_after, name="kernel-cache", daemon=True))
 
 
 def _load(needs: Needs) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import threading
 import time
@@ -145,3 +146,16 @@ def test_what_a_running_daemon_has_stays_for_its_next_start(cache: Path, monkeyp
     assert looked.wait(60)
     forget_unused(cache)
     assert {index.name, "a.f-1.py311.0-1.nbc"} <= left(cache)
+
+
+def test_where_the_system_grants_no_thread_a_daemon_goes_on(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*given: object, **named: object) -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    stop = threading.Event()
+    monkeypatch.setattr(runtime, "cache_directory", lambda: cache)
+    monkeypatch.setattr(mmap, "mmap", refuse)
+    kernels.look_after_cache(stop)
+    begun = [thread for thread in threading.enumerate() if thread.name == "kernel-cache"]
+    stop.set()
+    assert not begun
