@@ -41,6 +41,7 @@ from ..gpma.index import vertex_index
 from ..gpma.kernel_cache import MISSING, Missing, listening, only_from_cache
 from ..gpma.relied_on import lacking
 from ..gpma.shipped import shipped
+from ..gpma.threads import start_thread
 from ..partition import classes, exploring, graph, host_side, numbering
 from .config.settings import Config
 from .engine import edge_times, keyed, lane
@@ -242,10 +243,11 @@ def prepare_program(needs: Needs, stop: threading.Event) -> None:
     needs.load_programs()
 
 
-def forget_unused() -> None:
-    """Remove from the cache what no start has used for long, in the background: the disk may be slow."""
+def look_after_cache(stop: threading.Event) -> None:
+    """Remove from the cache what nobody has used for long, and once a day until ``stop`` note that what this
+    process has is used; in the background, for the disk may be slow."""
 
-    def forget() -> None:
+    def look_after() -> None:
         folder = runtime.cache_directory()
         removed = unused_kernels.forget_unused(folder)
         if removed:
@@ -253,9 +255,11 @@ def forget_unused() -> None:
             log.info(
                 "%d files of kernels that nobody has used for %d days were removed from %s", removed, days, folder
             )
+        while not stop.wait(unused_kernels.DAY_S):
+            unused_kernels.note_again()
 
-    with contextlib.suppress(RuntimeError):  # the system grants no thread: another time, then
-        threading.Thread(target=forget, name="unused-kernels", daemon=True).start()
+    with contextlib.suppress(RuntimeError):  # the system grants no thread: at the next start, then
+        start_thread(threading.Thread(target=look_after, name="kernel-cache", daemon=True))
 
 
 def _load(needs: Needs) -> None:

@@ -262,7 +262,7 @@ class Service:
             self.graph.n_edges,
             ", ".join([*self.link.addresses, *self.link.http_addresses]),
         )
-        kernels.forget_unused()
+        kernels.look_after_cache(self._stop)
 
     def _compute_programs(self) -> None:
         """Have those that no checkpoint restored, and the first epoch.

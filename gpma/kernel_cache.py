@@ -196,6 +196,7 @@ class SharedCache(FunctionCache):
                 digest = hashlib.sha256(repr(key).encode()).hexdigest()[:16]
                 self._cache_file._data_name_pattern = f"{self._impl.filename_base}.{digest}-{{number:d}}.nbc"
             super().save_overload(sig, data)  # type: ignore[no-untyped-call]
+            unused_kernels.note_use(self._cache_file._index_path)
         except OSError:  # a full disk, say: the kernel is there all the same, for this process
             pass
         finally:

@@ -4,8 +4,9 @@ The cache keeps a few versions of a kernel under one name (``kernel_cache.py``).
 the line that a kernel begins at, and those of programs' loops a digest of the programs' functions. So what
 versions and clients leave would lie there for ever.
 
-When a kernel was last used, to a day, is the time of its index's last change: whoever loads it sets that. CuPy's
-kernels are not loaded by us: theirs is when the file was last read, where the file system notes that.
+When a kernel was last used, to a day, is the time of its index's last change: whoever loads it sets that, and sets
+it anew as long as it runs. CuPy's kernels are not loaded by us: theirs is when the file was last read, where the
+file system notes that.
 """
 
 from __future__ import annotations
@@ -19,31 +20,48 @@ DAY_S = 24 * 3600.0
 KEPT_S = 30 * DAY_S
 """What nobody has used for so long is removed."""
 _LOOKED = "looked-for-unused"
-_TURNS = "turns.lock"
-"""Who compiles which kernel is noted there (``kernel_cache.py``): it is of all versions."""
+_indices: set[str] = set()
+"""Of the kernels that this process has."""
 
 
 def note_use(index: str) -> None:
-    """A kernel of this index was loaded. Where that cannot be noted it is not."""
+    """A kernel of this index was loaded, or saved. Where that cannot be noted on disk it is not."""
+    _indices.add(index)
+    _note(index)
+
+
+def note_again() -> None:
+    """The kernels that this process has are used as long as it runs: its next start will want them."""
+    for index in list(_indices):
+        _note(index)
+
+
+def _note(index: str) -> None:
     with suppress(OSError):
         if time.time() - os.stat(index).st_mtime > DAY_S:
             os.utime(index)
 
 
 def forget_unused(cache: Path) -> int:
-    """Remove what graphtide has in this folder and nobody has used for ``KEPT_S``; how many files. Once a day.
+    """Remove the kernels that graphtide has in this folder and nobody has used for ``KEPT_S``; how many files.
+    Once a day.
 
     Others may use the cache meanwhile, of whatever version: what is loaded needs no file any more, and who does
-    not find a kernel compiles it. What else lies there, of other packages say, is left alone.
+    not find a kernel compiles it. What else lies there, of other packages say, is left alone, and so is any file
+    that is no kernel: the folder is the user's choice, who may have a checkout there.
     """
     now = time.time()
     with suppress(OSError):
         if now - (cache / _LOOKED).stat().st_mtime < DAY_S:
             return 0
-    removed = 0
-    with suppress(OSError):  # it is not ours to write
+    try:
         (cache / _LOOKED).touch()
-        for folder in cache.iterdir():
+        folders = [*cache.iterdir()]
+    except OSError:  # it is not ours to write
+        return 0
+    removed = 0
+    for folder in folders:
+        with suppress(OSError):  # this one is not, or no folder
             if folder.name == "cupy":
                 removed += _forget(folder, _last_read(folder), now - KEPT_S)
             elif folder.name.split(".")[0] == "graphtide":
@@ -53,7 +71,11 @@ def forget_unused(cache: Path) -> int:
 
 def _last_used(folder: Path) -> dict[str, float]:
     """When each file of kernels was written, or the kernel loaded."""
-    written = {name: status.st_mtime for name, status in _files(folder).items() if name != _TURNS}
+    written = {
+        name: status.st_mtime
+        for name, status in _files(folder).items()
+        if name.split(".tmp.")[0].endswith((".nbi", ".nbc"))  # Numba's, also those that were never whole
+    }
 
     def index_of(name: str) -> str:
         return f"{name.rsplit('.', 2)[0]}.nbi" if name.endswith(".nbc") else name
@@ -62,10 +84,14 @@ def _last_used(folder: Path) -> dict[str, float]:
 
 
 def _last_read(folder: Path) -> dict[str, float]:
-    """When each file was written or read; nothing where the file system does not say."""
+    """When each file of CuPy's kernels was written or read; nothing where the file system does not say."""
     if os.statvfs(folder).f_flag & os.ST_NOATIME:
         return {}
-    return {name: max(status.st_mtime, status.st_atime) for name, status in _files(folder).items()}
+    return {
+        name: max(status.st_mtime, status.st_atime)
+        for name, status in _files(folder).items()
+        if name.endswith(".cubin")
+    }
 
 
 def _files(folder: Path) -> dict[str, os.stat_result]:

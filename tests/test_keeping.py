@@ -29,7 +29,7 @@ from graphtide.daemon.state.kept import KeptPrograms, read_kept
 from graphtide.ops.metrics import Metrics
 
 HOPS = {"program": "bfs", "parameters": {"source": 1}, "id": "hops"}
-WANTED = threading.Event()
+WANTED = Unwanted()
 
 
 class Short:
@@ -49,7 +49,7 @@ class Short:
     def made(self, kind: str, id: str | None, given: Any) -> Any:
         return registry.make_program(kind, id, given)
 
-    def ready(self, kind: str, given: Any, given_up: threading.Event) -> None:
+    def ready(self, kind: str, given: Any, given_up: Unwanted) -> None:
         pass
 
     def make_ready(self, program: Any) -> None:
@@ -59,7 +59,7 @@ class Short:
         self.tries += 1
         raise MemoryError("there is none")
 
-    def taken(self, since: Any, given_up: threading.Event) -> Never:
+    def taken(self, since: Any, given_up: Unwanted) -> Never:
         raise AssertionError("there was no memory for this")
 
     def expect(self, id: str, kind: str, spec: Any, *, state: str, reason: str | None) -> None:
@@ -146,7 +146,7 @@ def test_that_nothing_can_be_shown_stops_no_attempt(
 
 
 def test_nobody_waits_for_a_turn_who_is_not_wanted(keeping: Keeping) -> None:
-    gone = threading.Event()
+    gone = Unwanted()
     gone.set()
     with keeping._changing, pytest.raises(GivenUp):
         keeping.keep(HOPS, gone)

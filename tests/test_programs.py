@@ -32,6 +32,7 @@ from graphtide.daemon.config.settings import Config
 from graphtide.daemon.engine.ad_hoc import AdHoc
 from graphtide.daemon.engine.beside import Beside, GivenUp
 from graphtide.daemon.errors import ConfigError, LimitExceeded
+from graphtide.daemon.records.asked import Unwanted
 from graphtide.daemon.records.encode import encode_msgpack
 from graphtide.daemon.records.spool_format import SpoolWriter
 from graphtide.daemon.serve.http.arguments import from_json
@@ -127,7 +128,7 @@ def test_who_has_had_his_share_compiled_leaves_the_rest_to_others() -> None:
 def test_clients_cannot_have_the_last_program_compiled_that_there_is_room_for() -> None:
     importlib.import_module("my_programs")
 
-    def ready(kind: str, given: Any, given_up: threading.Event) -> None:
+    def ready(kind: str, given: Any, given_up: Unwanted) -> None:
         raise GivenUp("it may be computed")
 
     pipeline: Any = SimpleNamespace(graph=SimpleNamespace(weight_domain="non-negative"), between=None)
@@ -138,7 +139,7 @@ def test_clients_cannot_have_the_last_program_compiled_that_there_is_room_for() 
     def compute(hops: int, *, by_admin: bool = False) -> None:
         given = {"source": 0, "hops": hops}
         asked = {"program": "within", "parameters": given, "top": 0, "by_admin": by_admin}
-        ad_hoc.compute(asked, threading.Event())
+        ad_hoc.compute(asked, Unwanted())
 
     for hops in (951, 952, 951, 952):
         with pytest.raises(GivenUp):

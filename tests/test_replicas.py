@@ -27,6 +27,7 @@ class Replica(Scripted):
         self.hangs_up = False
         self.is_mute = False
         self.takes_subscriptions = True
+        self.why_not = "unavailable"
 
     @property
     def asked(self) -> list[str]:
@@ -45,7 +46,7 @@ class Replica(Scripted):
         if method != "subscribe":
             return [[1, msgid, None, stamp]]
         if not self.takes_subscriptions:
-            return [[1, msgid, {"code": "unavailable", "message": "not yet", "detail": {}}, None]]
+            return [[1, msgid, {"code": self.why_not, "message": "not yet", "detail": {}}, None]]
         ids = wire.pack_column(np.array([self.offset]))
         told = {**values_of([0.5]), "ids": ids, "removed": wire.pack_column(np.zeros(0, "<i8"))}
         begun = {**stamp, "subscription": 0, "resumed": False}
@@ -261,7 +262,8 @@ class Listener:
 
     def __exit__(self, *_: object) -> None:
         if self.runner is None:
-            self.changes.close()
+            if self.changes is not None:
+                self.changes.close()
             self.client.close()
             return
         with self.runner:
@@ -274,6 +276,10 @@ class Listener:
 
     def subscribe(self, **given: Any) -> None:
         self.changes = self.client.subscribe("p", **given)
+
+    def subscribe_and_hear(self) -> int:
+        self.subscribe()
+        return self.next()
 
     def next(self) -> int:
         change = next(self.changes) if self.runner is None else self.runner.run(anext(self.changes))
@@ -309,6 +315,15 @@ def test_a_server_that_answers_and_takes_no_subscriptions_is_left_for_the_next(k
         second.takes_subscriptions, first.takes_subscriptions, first.offset = False, True, 11
         second.hang_up()
         assert listener.next() == 11
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_where_no_server_has_caught_up_in_time_the_error_is_that_of_time(kind: Any) -> None:
+    with Replica(7) as first, Replica(9) as second, Listener(kind, [first.address, second.address]) as listener:
+        for replica in (first, second):
+            replica.takes_subscriptions, replica.why_not = False, "timeout"
+        with pytest.raises(TimedOut, match="no server has answered in time: not yet; not yet"):
+            listener.subscribe_and_hear()
 
 
 @pytest.mark.parametrize("kind", [Client, AsyncClient])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
 import os
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,7 +12,8 @@ from types import SimpleNamespace
 import pytest
 from test_made_of import folder, run
 
-from graphtide.gpma import unused_kernels
+from graphtide.daemon import kernels
+from graphtide.gpma import runtime, unused_kernels
 from graphtide.gpma.unused_kernels import DAY_S, KEPT_S, forget_unused
 
 __all__ = ["folder"]  # a fixture
@@ -94,3 +97,65 @@ def test_it_is_looked_for_once_a_day(cache: Path) -> None:
 
 def test_a_cache_that_is_not_there_is_no_trouble(tmp_path: Path) -> None:
     assert forget_unused(tmp_path / "none") == 0
+
+
+def test_what_is_no_kernel_is_left_alone_whatever_its_folder_is_called(cache: Path) -> None:
+    """Who keeps the cache among checkouts, say."""
+    others = [cache / name for name in ("graphtide/notes.txt", "graphtide.gpma/turns.lock", "cupy/setup.py")]
+    half_written = cache / "graphtide.gpma" / "a.f-1.py311.nbi.tmp.0123456789abcdef"
+    for file in (*others, half_written):
+        file.parent.mkdir(exist_ok=True)
+        file.touch()
+        age(file, 400)
+    forget_unused(cache)
+    assert all(file.exists() for file in others) and not half_written.exists()
+
+
+def test_a_folder_that_cannot_be_looked_into_keeps_no_other_from_being_cleaned(cache: Path) -> None:
+    for number in range(20):
+        (cache / f"graphtide.{number}").touch()
+    (cache / "graphtide.compute").mkdir()
+    (cache / "graphtide.compute" / "b.f-1.py311.nbi").touch()  # before or behind them, in whatever order they come
+    for file in cache.rglob("*.nb[ci]"):
+        age(file, 31)
+    forget_unused(cache)
+    assert not [*cache.rglob("*.nb[ci]")]
+
+
+def test_what_a_running_daemon_has_stays_for_its_next_start(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has loaded it long ago, and another daemon starts."""
+    index = cache / "graphtide.gpma" / "a.f-1.py311.nbi"
+
+    looked = threading.Event()
+
+    class Stop(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            """A month goes by, and then the daemon ends."""
+            if self.is_set():
+                looked.set()
+                return True
+            for file in (index, cache / unused_kernels._LOOKED):
+                age(file, 31)
+            self.set()
+            return False
+
+    monkeypatch.setattr(runtime, "cache_directory", lambda: cache)
+    monkeypatch.setattr(unused_kernels, "_indices", set())
+    unused_kernels.note_use(str(index))
+    kernels.look_after_cache(Stop())
+    assert looked.wait(60)
+    forget_unused(cache)
+    assert {index.name, "a.f-1.py311.0-1.nbc"} <= left(cache)
+
+
+def test_where_the_system_grants_no_thread_a_daemon_goes_on(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*given: object, **named: object) -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    stop = threading.Event()
+    monkeypatch.setattr(runtime, "cache_directory", lambda: cache)
+    monkeypatch.setattr(mmap, "mmap", refuse)
+    kernels.look_after_cache(stop)
+    begun = [thread for thread in threading.enumerate() if thread.name == "kernel-cache"]
+    stop.set()
+    assert not begun

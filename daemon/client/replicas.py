@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
-from ..errors import GraphtideError, Unavailable
+from ..errors import GraphtideError, TimedOut, Unavailable
 from .addresses import TcpAddress, UnixAddress, parse_address
 
 
@@ -60,7 +60,10 @@ class Replicas:
 
 
 def none_of(failures: Sequence[GraphtideError]) -> GraphtideError:
-    """The error where each server in turn could not be spoken to."""
+    """The error where each server in turn could not be spoken to, or had no answer in time."""
     if len(failures) == 1:
         return failures[0]
-    return Unavailable("no server can be spoken to: " + "; ".join(error.message for error in failures))
+    reasons = "; ".join(error.message for error in failures)
+    if all(isinstance(error, TimedOut) for error in failures):  # with one server it would be that, too
+        return TimedOut(f"no server has answered in time: {reasons}", failures[-1].detail)
+    return Unavailable(f"no server can be spoken to: {reasons}")

@@ -28,7 +28,7 @@ from ...ops.metrics import Metrics
 from ...partition.existence import Flags, living
 from ..client.wire import pack_column
 from ..errors import LimitExceeded, RequestError, Unavailable
-from ..records.asked import Answer, ids_of_server
+from ..records.asked import Answer, Unwanted, ids_of_server
 from ..serve.results import ProgramResults, Snapshot
 from ..serve.values import no_order, top_k, values_of, wire_ids
 from .beside import Beside, GivenUp, RanThere, in_turn, still_wanted
@@ -64,7 +64,7 @@ class AdHoc:
         """What the ``stats`` request shows."""
         return {"running": self._running, "outcomes": dict(self._outcomes), "on_device": self._there.runs}
 
-    def compute(self, params: Mapping[str, Any], given_up: threading.Event) -> Answer:
+    def compute(self, params: Mapping[str, Any], given_up: Unwanted) -> Answer:
         """Run a program (``program``, ``parameters``) once; values for ``vertices``, or the ``top`` ones.
 
         A run that nobody waits for any more ends before its next step: within the copy of the graph, before the
@@ -114,7 +114,7 @@ class AdHoc:
             ) from error
 
     @contextmanager
-    def _turn(self, given_up: threading.Event) -> Iterator[None]:
+    def _turn(self, given_up: Unwanted) -> Iterator[None]:
         with in_turn(self._turns, given_up):
             with self._counting:
                 self._running += 1
@@ -124,9 +124,7 @@ class AdHoc:
                 with self._counting:
                     self._running -= 1
 
-    def _run(
-        self, program: Program, params: Mapping[str, Any], given_up: threading.Event, started: float
-    ) -> Answer:
+    def _run(self, program: Program, params: Mapping[str, Any], given_up: Unwanted, started: float) -> Answer:
         self._beside.ready(program.kind, params["parameters"], given_up)
         if self._there.pays(program.kind, self._beside):
             found = self._run_there(params, given_up, started)
@@ -145,7 +143,7 @@ class AdHoc:
             answer["seconds"] = time.perf_counter() - started
             return taken.state, answer
 
-    def _run_there(self, params: Mapping[str, Any], given_up: threading.Event, started: float) -> Answer | None:
+    def _run_there(self, params: Mapping[str, Any], given_up: Unwanted, started: float) -> Answer | None:
         """On the device; None: it cannot be done there, or not now."""
         program = self._beside.made(str(params["program"]), None, params["parameters"])
         with self._beside.run_there(program, given_up) as ran:

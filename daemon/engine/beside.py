@@ -6,7 +6,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -43,7 +43,7 @@ READY_MAX = 4096
 LOOK_S = 0.1
 """So often who waits for a turn looks whether it is still wanted."""
 
-Ready = Callable[[str, Mapping[str, Any], threading.Event], None]
+Ready = Callable[[str, Mapping[str, Any], Unwanted], None]
 """Has the kernels of a program (kind, parameters), from the cache or compiled; raises ProgramError. The event says
 that nobody wants them any more."""
 
@@ -57,7 +57,7 @@ class ReadyKernels:
         self._preparing = threading.Lock()
         self._there = {_form(str(spec["name"]), spec) for spec in specs}
 
-    def __call__(self, kind: str, given: Mapping[str, Any], given_up: threading.Event) -> None:
+    def __call__(self, kind: str, given: Mapping[str, Any], given_up: Unwanted) -> None:
         form = _form(kind, given)
         if form in self._there:
             return
@@ -84,7 +84,7 @@ _NOBODY = "nobody waits for this any more"
 
 
 @contextmanager
-def in_turn(turn: threading.Lock | threading.Semaphore, given_up: threading.Event) -> Iterator[None]:
+def in_turn(turn: threading.Lock | threading.Semaphore, given_up: Unwanted) -> Iterator[None]:
     """Have it for the time of the block; whoever is not wanted any more waits for it no longer.
 
     Raises:
@@ -98,7 +98,7 @@ def in_turn(turn: threading.Lock | threading.Semaphore, given_up: threading.Even
         turn.release()
 
 
-def still_wanted(given_up: threading.Event) -> None:
+def still_wanted(given_up: Unwanted) -> None:
     """
     Raises:
         GivenUp: the event was set.
@@ -174,21 +174,19 @@ class Beside:
         return program
 
     @contextmanager
-    def follower(self, program: Program, given_up: threading.Event) -> Iterator[Follower]:
+    def follower(self, program: Program, given_up: Unwanted) -> Iterator[Follower]:
         """A graph of the program's own, for the time of the block, with the memory for it. The calling thread does
         nothing else any more.
 
         Raises:
-            GivenUp: ``given_up`` was set. Where it is ``Unwanted``, the program is broken off between two of its
-                passes or rounds.
+            GivenUp: ``given_up`` was set, and the program was broken off between two of its passes or rounds.
             MemoryError: there is not enough; the message says what is in the way.
         """
         give_way(self._nice)
         with self._memory.promised(self.between.do(self._needed)):
             follower = Follower(self.pipeline.graph, program, self.resolve, self._threads)
-            break_off = follower.graph.team.break_off
             try:
-                with given_up.stopping(break_off) if isinstance(given_up, Unwanted) else nullcontext():
+                with given_up.stopping(follower.graph.team.break_off):
                     yield follower
             except BrokenOff:
                 raise GivenUp(_NOBODY) from None
@@ -196,7 +194,7 @@ class Beside:
                 follower.close()
 
     @contextmanager
-    def run_there(self, program: Program, given_up: threading.Event) -> Iterator[RanThere | None]:
+    def run_there(self, program: Program, given_up: Unwanted) -> Iterator[RanThere | None]:
         """A program that was run on the graph's device, between two epochs, for which updates waited; vertices
         keep their names to the end of the block. None: it has no twin, or the device did not do it.
 
@@ -238,7 +236,7 @@ class Beside:
             raise RequestError(f"{kind} failed: {type(error).__name__}: {error}") from error
 
     @contextmanager
-    def taken(self, since: Since, given_up: threading.Event) -> Iterator[Taken]:
+    def taken(self, since: Since, given_up: Unwanted) -> Iterator[Taken]:
         """The graph at the end of an epoch, copied while epochs go on; ``since`` notes what follows, to the end of
         the block.
 

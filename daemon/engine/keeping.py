@@ -81,7 +81,7 @@ class Keeping:
         self._coming: dict[str, _Coming] = {}
         metrics.programs_kept(len(store))
 
-    def keep(self, params: Mapping[str, Any], given_up: threading.Event) -> Answer:
+    def keep(self, params: Mapping[str, Any], given_up: Unwanted) -> Answer:
         """Keep a program (``program``, ``parameters``, ``id`` or None) up to date from now on; durable.
 
         One that is kept already, made from the same, is answered likewise.
@@ -118,7 +118,7 @@ class Keeping:
                 self._begin(_Coming(id, spec))  # it could not be begun before
             return self._beside.between.do(lambda: self._answer(id))
 
-    def drop(self, params: Mapping[str, Any], given_up: threading.Event) -> Answer:
+    def drop(self, params: Mapping[str, Any], given_up: Unwanted) -> Answer:
         """Keep a program (``program``: its id) up to date no more; durable.
 
         Raises:

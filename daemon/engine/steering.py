@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from ...partition.existence import living
 from .. import again
 from ..config.sections.storage import PartitionConfig
 from ..errors import NotSupported, RequestError
-from ..records.asked import Answer, ids_of_server
+from ..records.asked import Answer, Unwanted, ids_of_server
 from ..records.topology import StorageState
 from ..serve.values import wire_ids
 from .pipeline import Pipeline
@@ -39,11 +38,11 @@ class Steering:
         self._config = config
         self._try_device = try_device
 
-    def placement(self, params: Mapping[str, Any], given_up: threading.Event) -> Answer:
+    def placement(self, params: Mapping[str, Any], given_up: Unwanted) -> Answer:
         """Which rows are where, and why; of ``vertices``, too, if there are any."""
         return self._between(lambda: self._placement(params.get("vertices")))
 
-    def rebalance(self, params: Mapping[str, Any], given_up: threading.Event) -> Answer:
+    def rebalance(self, params: Mapping[str, Any], given_up: Unwanted) -> Answer:
         """Have rows move where they had better be, without waiting for a reason."""
 
         def request() -> dict[str, Any]:
@@ -55,7 +54,7 @@ class Steering:
 
         return self._between(request)
 
-    def freeze(self, params: Mapping[str, Any], given_up: threading.Event) -> Answer:
+    def freeze(self, params: Mapping[str, Any], given_up: Unwanted) -> Answer:
         """Let rows stay where they are; with ``thaw`` no longer."""
 
         def freeze() -> dict[str, Any]:
@@ -65,7 +64,7 @@ class Steering:
 
         return self._between(freeze)
 
-    def device(self, params: Mapping[str, Any], given_up: threading.Event) -> Answer:
+    def device(self, params: Mapping[str, Any], given_up: Unwanted) -> Answer:
         """Whether there is a device, or why not; with ``retry`` try it again."""
         retry = bool(params.get("retry"))
 

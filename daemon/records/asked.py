@@ -46,19 +46,18 @@ class Unwanted(threading.Event):
 
 
 @contextmanager
-def compiling(given_up: threading.Event) -> Iterator[None]:
+def compiling(given_up: Unwanted) -> Iterator[None]:
     """In the block kernels are compiled for what is asked for, which is told where anybody wants to know."""
-    compiles = given_up.compiles if isinstance(given_up, Unwanted) else lambda _: None
-    compiles(True)
+    given_up.compiles(True)
     try:
         yield
     finally:
-        compiles(False)
+        given_up.compiles(False)
 
 
 Answer = tuple[StorageState, dict[str, Any]]
 
-AnswerAside = Callable[[Mapping[str, Any], threading.Event], Answer]
+AnswerAside = Callable[[Mapping[str, Any], Unwanted], Answer]
 """Answers a request that takes a while, on a thread of its own.
 
 It gets the parameters (what is None is left out), and what is set once nobody waits any more. Parameters and

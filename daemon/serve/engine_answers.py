@@ -55,7 +55,7 @@ class EngineAnswers:
         self._topology = topology
         self._asked = asked
         self._send_index = send_index
-        self._given_up: dict[int, threading.Event] = {}  # by msgid, of questions that are being answered aside
+        self._given_up: dict[int, Unwanted] = {}  # by msgid, of questions that are being answered aside
         self._held = Held()
         self._beside: list[threading.Thread] = []
         self._ready: list[bytes] = []
@@ -90,7 +90,7 @@ class EngineAnswers:
     def _note(self, what: str, contents: Sequence[Any]) -> None:
         (content,) = contents
         if what == "given_up":  # nobody waits for an answer any more
-            self._given_up.get(content["msgid"], threading.Event()).set()
+            self._given_up.get(content["msgid"], Unwanted()).set()
         else:
             self._held.note(what, content)
 
@@ -144,7 +144,7 @@ class EngineAnswers:
         return thread
 
     def _response(
-        self, msgid: int, method: str, params: Mapping[str, Any], unwanted: threading.Event | None = None
+        self, msgid: int, method: str, params: Mapping[str, Any], unwanted: Unwanted | None = None
     ) -> bytes:
         error: GraphtideError
         try:

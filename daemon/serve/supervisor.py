@@ -132,7 +132,7 @@ class ServerLink:
         self.doors = doors
         self._topology = topology
         self.asked: Mapping[str, AnswerAside] = {}
-        """Who answers for programs at run time, if anyone; to be set before ``start``."""
+        """As ``EngineAnswers`` takes it; to be set before ``start``."""
         self.index = index
         self.restarts = 0
         self.connections = 0
