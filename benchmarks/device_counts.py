@@ -148,8 +148,8 @@ def _marks() -> Iterator[None]:
 
 
 def _marked(batch: int, bench: Counts, run: CountRun) -> Row:
-    there = bench.counts._there
-    kinds, times = there.changed[::-1], there.changes[::-1].view(np.uint64).astype(np.int64)
+    listed = bench.counts._there.listed
+    kinds, times = listed.words[::-1].astype(np.int64), listed.far[::-1].view(np.uint64).astype(np.int64)
     # The first mark is the oldest of this run; what follows it is in order.
     n = 1
     while n < kinds.size and times[n] >= times[n - 1] and kinds[n] != 0 and kinds[n] < len(MARKS):

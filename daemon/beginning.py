@@ -18,7 +18,6 @@ from .ingest.loop import Ingest
 from .kernels import Stopped
 from .memory import WithinBudget
 from .os_errors import why
-from .records.position import Position
 from .records.stream import Source, offsets_from_wire
 from .state.checkpoint import Checkpoint, CheckpointStore, require_same
 from .state.checkpointer import Checkpointer, Newest
@@ -61,6 +60,7 @@ class Beginning:
         if config.source.keyed:
             self.identity[KEYED] = True
         self.newest: Newest | None = None
+        self._is_empty = True
         self._config = config
         self._store = store
         self._source = source
@@ -81,6 +81,7 @@ class Beginning:
         if checkpoint is not None:
             self.identity["source"] = checkpoint.identity["source"]
             self.newest = Newest(checkpoint.epoch, offsets_from_wire(checkpoint.offsets))
+            self._is_empty = checkpoint.is_empty
             self._source_state = checkpoint.arrays["source/state"].tobytes()
         return checkpoint
 
@@ -142,7 +143,7 @@ class Beginning:
             return None
         return checkpoint
 
-    def open(self, position: Position, checkpoints: Checkpointer, ingest: Ingest, metrics: Metrics) -> None:
+    def open(self, checkpoints: Checkpointer, ingest: Ingest, metrics: Metrics) -> None:
         """Have the source begin at the checkpoint's offsets, else where the settings say, and make that durable.
 
         Raises:
@@ -157,7 +158,7 @@ class Beginning:
         identity = self._source_identity(withhold)
         if offsets is not None:
             saved = self.identity["source"]
-            if position.updates:
+            if not self._is_empty:
                 require_same({"source": saved}, {"source": identity}, self._config.checkpoint.path)
             elif saved != identity:  # of which nothing was taken
                 offsets = None

@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager
 from io import TextIOWrapper
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -287,15 +287,25 @@ def run(
     ] = None,
 ) -> None:
     """Run the daemon until it is stopped."""
-    flags = _flags(
-        settings,
-        spool=spool,
-        kafka=kafka,
-        topics=topic,
-        listen=listen,
-        metrics=metrics,
-        checkpoints=checkpoints,
-    )
+    from .signals import stopped_while_it_loads
+
+    with stopped_while_it_loads():
+        _run(
+            _flags(
+                settings,
+                spool=spool,
+                kafka=kafka,
+                topics=topic,
+                listen=listen,
+                metrics=metrics,
+                checkpoints=checkpoints,
+            ),
+            config,
+            progress,
+        )
+
+
+def _run(flags: list[tuple[str, str, str]], config: Path | None, progress: bool | None) -> NoReturn:
     # One thread for linear algebra, which is never done here: what has other threads could not be forked below.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     require_address_space(threads=1)

@@ -23,6 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -327,15 +328,22 @@ def main() -> None:
     """For a daemon: compile what standard input names, saying on standard output which steps are done, and a line
     a kernel. With ``--all``, for people: compile what there is, for any configuration, unless it is in the cache.
     """
-    if sys.argv[1:] == ["--all"]:
-        _compile_all()
-    else:
-        needs = Needs(**json.loads(sys.stdin.buffer.readline()))
-        threading.Thread(target=_end_with_daemon, daemon=True).start()
-        registry.load_modules(needs.python_modules)
-        with _compiling([needs], tells=True) as steps:
-            for done in steps:
-                _say(json.dumps(done.result()))
+    try:
+        if sys.argv[1:] == ["--all"]:
+            _compile_all()
+        else:
+            _compile_for_daemon()
+    except BrokenProcessPool:
+        sys.exit("graphtide: a process that compiled kernels was killed, perhaps for want of memory")
+
+
+def _compile_for_daemon() -> None:
+    needs = Needs(**json.loads(sys.stdin.buffer.readline()))
+    threading.Thread(target=_end_with_daemon, daemon=True).start()
+    registry.load_modules(needs.python_modules)
+    with _compiling([needs], tells=True) as steps:
+        for done in steps:
+            _say(json.dumps(done.result()))
 
 
 def _compile_all() -> None:

@@ -76,12 +76,14 @@ def handler(format: Format) -> logging.Handler:
     return stream
 
 
-def say_at_once(message: str, name: str) -> None:
-    """One warning in the form of the others, for who is about to end the process and may wait for nothing: neither
+def say_at_once(message: str, name: str, level: int = logging.WARNING) -> None:
+    """One line in the form of the others, for who is about to end the process and may wait for nothing: neither
     for a lock that the thread which it interrupts may hold, nor for whoever should read standard error."""
-    record = logging.LogRecord(name, logging.WARNING, "", 0, message, (), None)
+    record = logging.LogRecord(name, level, "", 0, message, (), None)
     formatters = [one.formatter for one in logging.getLogger().handlers if one.formatter is not None]
-    line = f"{formatters[0].format(record) if formatters else message}\n".encode(errors="backslashreplace")
+    line = f"{formatters[0].format(record) if formatters else f'graphtide: {message}'}\n".encode(
+        errors="backslashreplace"
+    )
     with contextlib.suppress(OSError, ValueError):
         if select.select([], [2], [], 0)[1]:
             os.write(2, line[: select.PIPE_BUF])

@@ -586,7 +586,7 @@ class Service:
     def _read_source(self) -> None:
         """Reach the source, make sure it is the checkpoint's, and read it, first in the order of before."""
         try:
-            self.beginning.open(self.position, self.pipeline.checkpoints, self.ingest, self.metrics)
+            self.beginning.open(self.pipeline.checkpoints, self.ingest, self.metrics)
             self.ingest.reader.follow(self.order.open(self.beginning.identity))
             self.health.recovery.read(self.ingest.reader.backlog(), item=0)
             self.ingest.run(self.position.offsets)

@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import queue
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 from .again import StartAgain
 from .logs import say_at_once
+
+
+@contextmanager
+def stopped_while_it_loads() -> Iterator[None]:
+    """Until ``handled_signals`` takes over, a SIGTERM ends the process at once, with a line and status 0 as every
+    stop: nothing is there yet that must be shut down."""
+    before = signal.signal(signal.SIGTERM, _stopped)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGTERM) is _stopped:
+            signal.signal(signal.SIGTERM, before)
+
+
+def _stopped(number: int, _frame: FrameType | None) -> None:
+    say_at_once("stopped before the first epoch, while libraries are loaded", __name__, logging.INFO)
+    os._exit(0)
 
 
 @contextmanager
@@ -57,7 +76,8 @@ def handled_signals(stop: Callable[[], None], reload: Callable[[], None]) -> Ite
         raise
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            # The status of what ends now is not that of a start that was stopped.
+            signal.signal(number, signal.SIG_DFL if handler is _stopped else handler)
         wishes.put(None)
 
 

@@ -1,13 +1,35 @@
-"""Two threads for one piece of work: the caller's, and another that waits for its half."""
+"""Threads that are begun while all else goes on, and two threads for one piece of work: the caller's, and another
+that waits for its half."""
 
 from __future__ import annotations
 
+import mmap
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
 T = TypeVar("T")
 U = TypeVar("U")
+
+ROOM_BYTES = 1 << 20
+"""Of address space: a thread begins with less, besides its stack."""
+
+
+def start_thread(thread: threading.Thread) -> None:
+    """Start a thread, in a process that may have no address space left.
+
+    By itself Python waits in ``start`` until the thread says that it runs. One that gets a stack, that of a thread
+    before, and no memory for its first frame, never does.
+
+    Raises:
+        RuntimeError: the system grants none now.
+    """
+    try:
+        mmap.mmap(-1, ROOM_BYTES, flags=mmap.MAP_PRIVATE).close()
+    except OSError as error:
+        raise RuntimeError("can't start new thread") from error
+    thread.start()
 
 
 def in_turn(here: Callable[[], T], there: Callable[[], U]) -> tuple[T, U]:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..gpma.edges import EdgeBatch
+from ..gpma.threads import start_thread
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +81,7 @@ class Behind:
         if self._thread is None and not self._closed:
             thread = Thread(target=self._run, name="host-rows", daemon=True)
             try:
-                thread.start()
+                start_thread(thread)
             except RuntimeError:  # the system grants none now
                 return False
             self._thread = thread

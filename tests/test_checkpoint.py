@@ -164,6 +164,32 @@ def test_a_write_that_did_not_finish_is_ignored_and_cleared(store: CheckpointSto
     again.close()
 
 
+def test_an_old_one_whose_deletion_is_cut_short_is_none_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start that looked for one to go on from would call it damaged."""
+    store = CheckpointStore(tmp_path, keep=1)
+    store.write(snapshot(1))
+
+    class Killed(BaseException):
+        pass
+
+    def cut_short(folder: Path, ignore_errors: bool = False) -> None:
+        for file in folder.glob("*.npy"):
+            file.unlink()
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", cut_short)
+        with pytest.raises(Killed):
+            store.write(snapshot(2))
+    assert store.names() == ["checkpoint-1-2"]
+    store.close()
+    again = CheckpointStore(tmp_path)
+    assert {entry.name for entry in tmp_path.iterdir() if entry.is_dir()} == {"checkpoint-1-2"}
+    again.close()
+
+
 def test_a_checkpoint_whose_name_is_not_sure_to_last_is_taken_away(
     store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

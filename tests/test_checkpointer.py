@@ -7,6 +7,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
@@ -610,6 +611,17 @@ def test_before_it_is_known_where_reading_begins_there_is_no_checkpoint(stream: 
     checkpoints.close()
     found = stream.store.newest_good()
     assert found is not None and (found.epoch, found.offsets) == ((1, 3), {"t": {"0": 30}})
+
+
+def test_a_start_at_the_beginning_keeps_where_that_is_until_something_is_read(stream: Stream) -> None:
+    """Epochs there may be, and somebody who asks for a checkpoint of one. Without offsets the next start would
+    decide anew where to begin."""
+    stream.checkpoints.write_beginning({P: 70})
+    next_start = replace(stream.checkpoints, position=Position(2))
+    next_start.position.number += 1
+    next_start.close()
+    found = stream.store.newest_good()
+    assert found is not None and (found.epoch, found.offsets) == ((2, 1), {"t": {"0": 70}})
 
 
 @pytest.mark.parametrize("is_written", [False, True], ids=["in the making", "being written"])

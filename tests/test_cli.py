@@ -1470,6 +1470,47 @@ def test_the_first_process_of_a_container_ends_when_it_is_stopped_while_it_loads
     assert (done.returncode, done.stdout, done.stderr) == (128 + signal.SIGTERM, b"", b"")
 
 
+STOPPED_AT_A_START = """
+import os, signal, sys
+from graphtide.__main__ import main
+
+class Stopping:
+    module = sys.argv.pop(1)
+
+    def find_spec(self, name, *_):
+        if name == self.module:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+sys.meta_path.insert(0, Stopping())
+main()
+"""
+
+
+@pytest.mark.parametrize("module", ["graphtide.daemon.config.settings", "graphtide.daemon.service"])
+def test_a_daemon_that_is_stopped_while_it_loads_ends_as_every_one_that_is_stopped(
+    tmp_path: Path, module: str
+) -> None:
+    command = [sys.executable, "-c", STOPPED_AT_A_START, module, "run", "--set", "log.format=plain"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 0 and line.endswith(": stopped before the first epoch, while libraries are loaded")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_signal_when_all_is_closed_does_not_make_a_good_end_of_it(tmp_path: Path) -> None:
+    script = """
+import signal
+from graphtide.daemon.signals import handled_signals, stopped_while_it_loads
+
+with stopped_while_it_loads():
+    with handled_signals(lambda: None, lambda: None):
+        pass
+    signal.raise_signal(signal.SIGTERM)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=60)
+    assert (done.returncode, done.stderr) == (-signal.SIGTERM, b"")
+
+
 def test_of_very_many_files_a_table_shows_the_foremost(capsys: pytest.CaptureFixture[str]) -> None:
     files = {f"{number:04}.json": number for number in range(4000)}
     few = {"b.json": 3, "a.json": 0}

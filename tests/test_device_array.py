@@ -406,6 +406,26 @@ def test_a_plan_changes_nothing_until_it_is_launched_which_takes_no_memory(
     assert np.array_equal(side.export(array).keys, side.export(expected).keys)
 
 
+def test_whoever_reads_behind_a_batch_knows_how_sparse_leaves_are(emulated_cupy: ModuleType) -> None:
+    """Also where there was never the memory for a smaller array: long rows are looked for as far as that says."""
+    from graphtide.gpma.device.geometry import LEAF_LEAST
+
+    side = DeviceSide(emulated_cupy, 0, settings())
+    array, rng = full_array(side), np.random.default_rng(5)
+    keys = side.export(array).keys
+    while keys.size > 500:
+        goes = rng.permutation(keys.size) < keys.size * 3 // 10
+        plan = array.prepare(EdgeBatch(keys[goes], np.zeros(np.count_nonzero(goes), np.uint8)))
+        array.launch(plan)
+        array.stream.synchronize()
+        assert side.leaves(array).counts.min() >= array.kernels.state["leaf_least"][0]
+        with cuda_emulator.failing_allocation(0):
+            array.finish(plan)
+        keys = keys[~goes]
+    assert array.kernels.state["leaf_least"][0] < LEAF_LEAST
+    assert array.check() == []
+
+
 def test_a_batch_that_was_given_up_is_not_overwritten_while_it_is_copied(
     emulated_cupy: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:

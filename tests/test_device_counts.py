@@ -24,6 +24,9 @@ from graphtide.compute.program import Refresh
 from graphtide.gpma.edges import Op
 from graphtide.partition.graph import Graph
 
+# What counters keep from run to run.
+KEPT = {"barrier", "told", "deep", "handed", "left"}
+
 
 class CountsRun(TwinRun):
     """A graph on host and device, and counts twice: ``program`` on the device, and ``host`` from scratch."""
@@ -66,6 +69,24 @@ class CountsRun(TwinRun):
         assert self.column.tolist() == self.host.columns()["count"][:n].tolist()
         assert self.program.scalars() == self.host.scalars()
         assert self.program.audit(self.graph) == []
+        if self.program.on_device:
+            self.check_scratch()
+
+    def check_scratch(self) -> None:
+        """What runs begin with is as they expect it, and levels are those of the search."""
+        from graphtide.compute.device.count_runs import COUNT_COUNTERS
+
+        runs, n = self.program._runs, self.graph.n_vertices
+        if runs is None or runs._by_vertex is None:
+            return
+        there = runs._by_vertex
+        for name in ("deltas", "roles", "ends"):
+            assert not getattr(there, name).get(stream=self.graph.device.stream).any(), name
+        levels = there.levels.get(stream=self.graph.device.stream)
+        assert np.array_equal(levels[:n], self.program.host.levels[:n]) and (levels[n:] == 0xFFFF_FFFF).all()
+        counters = runs._counters.get(stream=self.graph.device.stream).view(COUNT_COUNTERS)[0]
+        for name in COUNT_COUNTERS.names or ():
+            assert name in KEPT or not np.any(counters[name]), name
 
 
 @pytest.fixture
@@ -112,6 +133,8 @@ def test_any_history(
                     f"-DEDGES_APART={apart}",
                     "-DROWS_TOGETHER=0",
                     "-DFORESEEN_FROM=1",
+                    "-DDEEP_UPDATES=1",
+                    f"-DDEEP_SHARE={rng.choice([1, 4])}",
                 )
                 patched.setattr(count_runs, "SOURCES", with_macros(macros))
             run = run_of(directed=directed, sources=tuple(rng.integers(0, 12, int(rng.integers(1, 3))).tolist()))
@@ -197,6 +220,88 @@ def test_what_would_be_told_too_often_is_not_told_first(
     assert run.column[[10, 60, 61, 304]].tolist() == [1, 50, 1, 50 + len(range(67, 100, 7))]
     run.step(inserts([(2, v) for v in middle] + [(300, 310), (10, 320)], n))
     assert ways() == (1, 1)
+    forget_kernels()
+
+
+def counters_of(run: CountsRun) -> Any:
+    from graphtide.compute.device import count_runs
+
+    counters = run.program._runs._counters.get(stream=run.graph.device.stream)
+    return counters.view(count_runs.COUNT_COUNTERS)[0]
+
+
+def middle_ones(n: int) -> list[tuple[int, int]]:
+    """From 0 to 1 and 2, from 1 to 10 to 59, which lead to each other."""
+    middle = range(10, 60)
+    return [(0, 1), (0, 2), *((1, v) for v in middle), *((v, u) for v in middle for u in middle if u != v)]
+
+
+def test_levels_that_told_of_too_much_are_tried_again_some_time(
+    run_of: Callable[..., CountsRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was known of them need not hold any more, and is not found out where it is taken to be so."""
+    from graphtide.compute.device import count_runs
+
+    monkeypatch.setattr(count_runs, "MOST_LEAST", 300)
+    monkeypatch.setattr(count_runs, "MOST_SHARE", 0.0)
+    monkeypatch.setattr(count_runs, "SOURCES", with_macros(("-DFORESEEN_FROM=1", "-DAGES=2")))
+    forget_kernels()
+    run, n, middle = run_of(), 400, range(10, 60)
+    edges = middle_ones(n)
+    run.step(inserts([*edges, *((v, v + 100) for v in middle)], n))
+    for change in (inserts, deletes):
+        run.step(change([(2, v) for v in middle], n))
+    assert counters_of(run)["left"]["is_half"], "of each level it is known how many edges it tells of"
+    run.step(deletes([(v, u) for v in middle for u in middle if u != v], n))
+    left = []
+    for k in range(10):
+        run.step((deletes if k % 2 else inserts)([(2, v) for v in middle], n))
+        left.append(int(counters_of(run)["left"]["sequence"]))
+    assert left[0] < left[1] and left[-4] == left[-1], "as it tells of few by now, nothing is left"
+    forget_kernels()
+
+
+def test_what_is_below_a_long_level_is_counted_whole(
+    run_of: Callable[..., CountsRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where that are few vertices: nobody tells of differences then."""
+    from graphtide.compute.device import count_runs
+
+    monkeypatch.setattr(count_runs, "SOURCES", with_macros(("-DDEEP_UPDATES=2", "-DDEEP_SHARE=40")))
+    forget_kernels()
+    run, n, middle = run_of(), 400, range(10, 60)
+    below = [*((v, 60 + v % 4) for v in middle), (60, 70), (61, 70), (70, 71)]
+    run.step(inserts([*middle_ones(n), *below], n))
+    assert counters_of(run)["deep"] == 0, "levels were not counted whole"
+    run.begin()
+    assert counters_of(run)["deep"] == 3
+    run.step(inserts([(2, v) for v in middle], n))
+    assert run.column[[10, 60, 70, 71]].tolist() == [2, 24, 48, 48]
+    assert run.report.edges_read < 200, "the 50 edges of each are not told of"
+    run.step(deletes([(2, 10)], n))
+    assert run.column[10] == 1 and run.report.edges_read == 50, "one update is told of"
+    run.step(deletes([(2, v) for v in middle[1:]], n))
+    assert run.report.edges_read < 200
+    # Vertices go to deep levels, from them, and to none.
+    run.step(inserts([(71, 80), (80, 81), (0, 61), (12, 90), (90, 91)], n))
+    run.step(deletes([(70, 71), (60, 70), (0, 61), *((v, 62) for v in middle if v % 4 == 2)], n))
+    run.step(inserts([(1, 62), (62, 12), (81, 82)], n + 50))
+    assert counters_of(run)["deep"] == 3 and not run.report.started_over
+    # With ever more levels it would be worse than telling.
+    chain = [(v, v + 1) for v in range(91, 140)]
+    run.step(inserts([*chain, (2, 20)], n + 50))
+    assert counters_of(run)["deep"] == 0
+    run.step(deletes(chain[30:], n + 50))
+    run.begin()
+    assert counters_of(run)["deep"] == 0, "there are more deep levels than are counted whole"
+    run.step(deletes(chain, n + 50))
+    run.begin()
+    assert counters_of(run)["deep"] == 3
+    monkeypatch.setattr(count_runs, "_DEEP_SHARE", 40)
+    for _ in range(2):
+        run.program.move(run.graph)
+    assert counters_of(run)["deep"] == 3, "it is known of counts that were brought, too"
+    run.step(inserts([(2, v) for v in middle], n + 50))
     forget_kernels()
 
 

@@ -8,7 +8,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from graphtide.compute.device import fetch
+from graphtide.compute.counts.kernels import LIMIT
+from graphtide.compute.device import count_list, fetch
 from graphtide.compute.forest import taken
 from graphtide.compute.forest.forest import LEVEL_STEP, Forest
 from graphtide.compute.pieces import PIECE
@@ -38,6 +39,22 @@ def test_entries_that_differ_are_taken_over(dtype: type, n: int, crew: Crew, see
     found[:] = rng.integers(0, 4, n)
     assert fetch.take_all(kept, found, dtype(3), crew) == np.count_nonzero(found != 3)
     assert np.array_equal(kept, np.concatenate([found, before[n:]]))
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_listed_counts_are_taken_over(n: int, crew: Crew, seed: int) -> None:
+    """Those of more than 32 bits, too, from where they are listed."""
+    rng = np.random.default_rng(seed)
+    counts = rng.integers(0, 9, 2 * n + 1).astype(np.float64)
+    vertices = rng.permutation(2 * n + 1)[:n].astype(np.uint32)
+    values = rng.choice([0, 1, (1 << 32) - 2, (1 << 32) - 1, 1 << 32, LIMIT], n).astype(np.float64)
+    expected = counts.copy()
+    expected[vertices] = values
+    far = values >= (1 << 32) - 1
+    words = np.where(far, (1 << 32) - 1, values).astype(np.uint64) << np.uint64(32) | vertices
+    taken = count_list.take(counts, count_list.Listed(words, np.where(far, values, np.nan)), crew)
+    assert np.array_equal(counts, expected)
+    assert np.array_equal(taken, vertices) and taken.dtype == np.uint32
 
 
 @pytest.mark.parametrize("n", SIZES)

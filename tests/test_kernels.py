@@ -8,6 +8,7 @@ import glob
 import importlib
 import inspect
 import io
+import json
 import logging
 import os
 import pickle
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -345,6 +347,39 @@ def test_whoever_compiles_all_kernels_by_hand_reads_no_protocol() -> None:
     begun, ended = done.stderr.splitlines()
     assert begun == f"compiling all kernels, once, into {runtime.cache_directory()}"
     assert ended.startswith("kernels are ready after ")
+
+
+KILLED = """
+import os, signal, sys
+from graphtide.daemon import kernels
+
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def none_are_there(configurations):
+    return False
+
+kernels._are_there = none_are_there
+kernels._all = lambda: [kernels.Needs(True, False, "int", [], [])]
+kernels.Needs.steps = lambda needs: [("killed", die)]
+kernels.main()
+"""
+
+
+@pytest.mark.parametrize("whom", ["people", "a daemon"])
+def test_who_compiles_says_in_a_line_that_a_worker_was_killed(whom: str) -> None:
+    by_hand = ["--all"] if whom == "people" else []
+    command = [sys.executable, "-c", KILLED, *by_hand]
+    # As a daemon starts it: when standard input ends, all of its group do.
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, process_group=0, text=True
+    ) as compiler:
+        assert compiler.stdin is not None and compiler.stderr is not None
+        print(json.dumps(asdict(needs())), file=compiler.stdin, flush=True)
+        lines = compiler.stderr.read().splitlines()
+        assert compiler.wait() == 1
+    said = "graphtide: a process that compiled kernels was killed, perhaps for want of memory"
+    assert lines[len(by_hand) :] == [said]
 
 
 def test_a_daemon_loads_the_client_of_kafka_only_for_kafka_and_rich_only_for_a_terminal() -> None:

@@ -173,7 +173,7 @@ def _end_while_it_starts(daemon: Daemon, history: History, rng: np.random.Genera
     if rng.random() < 0.5:
         daemon.kill()
         return f"killed while it started ({stage})"
-    # Until it handles signals, the system ends it.
+    # Until its command is read, the system ends it.
     assert daemon.stop() in (0, -signal.SIGTERM), daemon.log_tail()
     return f"stopped while it started ({stage})"
 

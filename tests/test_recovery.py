@@ -1041,7 +1041,7 @@ def test_nothing_is_read_before_the_first_checkpoint_found_room(
     beginning = Beginning(config, cast(Any, None), source, health, stop)
     monkeypatch.setattr("graphtide.daemon.beginning.RETRY_S", 0.01)
     with pytest.raises(Stopped) if ends == "when-stopped" else contextlib.nullcontext():
-        beginning.open(Position(1), checkpoints, ingest, metrics)
+        beginning.open(checkpoints, ingest, metrics)
     assert done == ([{P: 7}] if ends == "when-there-is-room" else [])
     said = "the first checkpoint cannot be written to 'checkpoints': no space"
     assert [said in record.getMessage() and record.exc_info is None for record in caplog.records] == [True]

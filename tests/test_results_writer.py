@@ -235,9 +235,8 @@ class Daemon:
             if checkpoint is None or fact is None
             else Resume(checkpoint.epoch, **{**fact, "programs": self._restored(checkpoint, fact["programs"])})
         )
-        approximate = threshold > 0
         self.writer = Writer(
-            sink, view, "msgpack", name="memory", interval_s=0.0, approximate=approximate, resume=resume
+            sink, view, "msgpack", name="memory", interval_s=0.0, threshold=threshold, resume=resume
         )
         self._apply(0 if checkpoint is None else checkpoint.offset)
         self._publish(None, None)
@@ -446,6 +445,22 @@ def test_who_went_and_came_back_is_written_where_compaction_has_forgotten_the_to
     daemon.go_on(3)  # in which 1 did not change, as it seems
     daemon.write()
     assert sink.known() == truth(updates)
+
+
+@pytest.mark.parametrize(("before", "now"), [(0.5, 0.0), (0.5, 0.1), (0.5, 0.5), (0.0, 0.5)])
+def test_a_smaller_threshold_has_what_was_left_out_written(before: float, now: float) -> None:
+    sink, updates = Memory(), [(1, 5), (2, 6)]
+    daemon = started(sink, updates, threshold=before)
+    updates.append((1, 6))
+    daemon.go_on(1)
+    daemon.write()
+    assert sink.known()["even", 1] == (6 if before == 0 else 5)
+    daemon = Daemon(sink, updates, 2, daemon.checkpoint(), 1 << 16, threshold=now)
+    updates.append((3, 3))
+    daemon.go_on(1)
+    daemon.write()
+    assert (sink.known() == truth(updates)) == (before != now)
+    assert sink.transactions[-1][1].snapshot == (now < before)
 
 
 def test_a_checkpoint_knows_the_place_of_the_transaction_that_it_names(monkeypatch: pytest.MonkeyPatch) -> None:

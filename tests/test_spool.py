@@ -963,6 +963,33 @@ def test_where_reading_starts(tmp_path: Path) -> None:
         SpoolSource(tmp_path, start=1_700_000_000_000)  # type: ignore[arg-type]
 
 
+def test_a_file_that_is_to_be_read_from_a_byte_on_may_come_after_a_restart(tmp_path: Path) -> None:
+    """Else it would be read from its beginning then, and otherwise than without the restart."""
+    for offsets in (None, {}, {Partition("a.el"): 4}):
+        (tmp_path / "a.el").write_bytes(b"1 2\n")
+        source = opened(tmp_path, offsets, start={"b.el": 4})
+        drain(source)
+        (tmp_path / "b.el").write_bytes(b"3 4\n5 6\n")
+        assert values(drain(source)) == [b"5 6\n"]
+        (tmp_path / "b.el").unlink()
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_what_takes_the_name_of_a_file_that_is_gone_is_read_from_its_beginning(
+    tmp_path: Path, restarts: bool
+) -> None:
+    (tmp_path / "a.el").write_bytes(b"1 2\n3 4\n")
+    source = opened(tmp_path, start={"a.el": 4})
+    assert values(drain(source)) == [b"3 4\n"]
+    source.checkpointed(source.position())
+    (tmp_path / "a.el").unlink()
+    assert values(drain(source)) == []
+    if restarts:
+        source = opened(tmp_path, {}, source.state(), start={"a.el": 4})
+    (tmp_path / "a.el").write_bytes(b"5 6\n7 8\n")
+    assert values(drain(source)) == [b"5 6\n7 8\n"]
+
+
 def test_a_line_that_takes_several_looks_is_skipped_by_a_start_at_the_latest(tmp_path: Path) -> None:
     with open(tmp_path / "a.el", "wb") as file:
         file.seek(200 << 20)  # zeros, which take no room on the disk

@@ -134,6 +134,26 @@ def test_after_a_start_at_a_time_it_survives_as_well(kafka: DevKafka, tmp_path: 
 
 
 @pytest.mark.sample(among="a daemon starts otherwise")
+@pytest.mark.kafka
+def test_a_checkpoint_before_anything_was_read_says_where_reading_began(kafka: DevKafka, tmp_path: Path) -> None:
+    topic = f"latest-{uuid.uuid4().hex[:8]}"
+    kafka.create_topic(topic, 1)
+    source = {"kind": "kafka", "bootstrap_servers": [kafka.bootstrap], "topics": [topic], "start": "latest"}
+    with client(KafkaProducer, kafka.bootstrap) as producer, running(tmp_path, source=source) as daemon:
+        for _ in range(2):
+            daemon.start()
+            running_now(daemon)
+            with daemon.client() as asking:
+                asking.checkpoint()
+            daemon.kill()
+        producer.send(topic, edges((1, 5))).get(30)
+        daemon.start()
+        with daemon.client() as asking:
+            asking.wait({topic: {0: 1}}, timeout_ms=60_000)
+        assert hops(daemon, 5) == [1]
+
+
+@pytest.mark.sample(among="a daemon starts otherwise")
 def test_settings_may_change_as_long_as_nothing_was_read(tmp_path: Path) -> None:
     with running(tmp_path, graph={"directed": True}) as daemon:
         daemon.start()

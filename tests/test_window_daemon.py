@@ -20,6 +20,7 @@ from graphtide.daemon.failpoints import ON_REQUEST, POINTS
 from graphtide.daemon.records.encode import encode_msgpack
 from graphtide.daemon.records.spool_format import SpoolWriter
 from graphtide.daemon.records.stream import Decided, Partition
+from graphtide.gpma.edges import Op
 from graphtide.ops.kafka import DevKafka
 
 NOW = 1_700_000_000
@@ -35,17 +36,18 @@ def milliseconds(at: float) -> int:
 
 
 class Spool:
-    """One file, to which records of inserts are added."""
+    """One file, to which records are added."""
 
     def __init__(self, daemon: Daemon) -> None:
         self.folder = daemon.spool
 
-    def write(self, edges: Sequence[tuple[int, int]], at: float | None) -> dict[str, Any]:
-        """Inserts of one time, or without any; returns where the file ends."""
+    def write(self, edges: Sequence[tuple[int, int]], at: float | None, op: Op = Op.INSERT) -> dict[str, Any]:
+        """Updates of one time, or without any; returns where the file ends."""
         src, dst = np.array(edges, np.int64).reshape(-1, 2).T
         times = None if at is None else np.full(src.size, milliseconds(at))
+        ops = np.full(src.size, op, np.uint8)
         with SpoolWriter(self.folder, name="a") as writer:
-            return {writer.name: writer.append(encode_msgpack(src, dst, timestamps_ms=times))}
+            return {writer.name: writer.append(encode_msgpack(src, dst, ops, timestamps_ms=times))}
 
 
 def settled(client: Client, offsets: dict[str, Any], pairs: Sequence[tuple[int, int]]) -> set[tuple[int, int]]:
@@ -100,6 +102,23 @@ def test_edges_go_after_their_time_whatever_becomes_of_the_daemon(tmp_path: Path
                 shown = window(client)
                 assert (shown["edges"], shown["expired"]) == (2, 42)
                 assert shown["event_time_ms"] == shown["newest_ms"] == milliseconds(11)
+
+
+@pytest.mark.sample(among="a daemon dies")
+def test_event_time_goes_on_though_nothing_came_of_the_graph_yet(tmp_path: Path) -> None:
+    """A stream may begin with deletions of what is not there, which tell the time all the same."""
+    pairs = [(1, 2), (3, 4)]
+    with Daemon(tmp_path, {"window": {"length": 10.0}, "program": PROGRAMS}) as daemon:
+        spool = Spool(daemon)
+        daemon.start()
+        with daemon.client() as client:
+            assert not settled(client, spool.write([(1, 2)], 100, op=Op.DELETE), pairs)
+            client.checkpoint()
+        for _ in range(2):
+            restart(daemon)
+            with daemon.client() as client:
+                assert not settled(client, spool.write([(1, 2)], 50), pairs), "it came too late"
+                assert window(client)["event_time_ms"] == milliseconds(100)
 
 
 @pytest.mark.sample(among="a daemon dies")

@@ -200,7 +200,7 @@ class SSPaths(Program):
 
     @property
     def counts(self) -> npt.NDArray[np.float64]:
-        """float64[room]."""
+        """float64[room]; written there."""
         return self._counts.paths
 
     def take_levels(self, graph: Graph, vertices: Vertices) -> None:
@@ -208,10 +208,9 @@ class SSPaths(Program):
         self._add_vertices(graph.n_vertices)
         self._counts.level[vertices] = self._hops.columns()["word"][vertices] >> HALF
 
-    def take_counts(self, vertices: Vertices, counts: npt.NDArray[np.float64], saturated: int) -> None:
-        """Take over counts; so many more are at the limit."""
-        self._counts.paths[vertices] = counts
-        self._saturated += saturated
+    def count_saturated(self, n: int) -> None:
+        """So many more counts are at the limit."""
+        self._saturated += n
 
     def take_all(self, graph: Graph, counts: npt.NDArray[np.float64], saturated: int) -> None:
         """Take over all counts, and all levels from the search; so many counts are at the limit."""

@@ -18,13 +18,14 @@ import numpy.typing as npt
 
 from ...gpma.device.calling import DONE, OTHERWISE
 from ...gpma.device.constants import LONG_ROW
-from ...gpma.device.state import DeviceArray, address, allocate, pinned, zeros
+from ...gpma.device.state import DeviceArray, address, allocate, zeros
 from ...gpma.edges import Vertices
 from ...partition.device_side import DeviceSide
 from ..counts.kernels import LIMIT
 from ..steps import Steps
 from . import count_calls
 from .count_calls import N_LONGS, N_TOLD, N_WORDS, mend_and_count
+from .count_list import Listed, room_for
 from .fetch import Fetch
 from .kernels import Calls, KernelCall, Kernels, Source, whole_words
 from .path_runs import Limits, PathRuns
@@ -32,7 +33,7 @@ from .taking import mend_again
 
 F64 = npt.NDArray[np.float64]
 
-_POINTERS = ("short_rows", "long_rows", "counters", "status", "changed", "changes")
+_POINTERS = ("short_rows", "long_rows", "counters", "status", "changed", "far")
 _COLUMNS = ("levels", "paths", "sums", "deltas", "differences", "roles", "log", "seeds", "sorted", "ends")
 
 COUNT_JOB: Final = np.dtype(
@@ -64,10 +65,10 @@ COUNT_COUNTERS: Final = np.dtype(
     [
         ("receiving", np.uint64, 12),
         ("telling", np.uint64, 12),
-        *((name, np.uint64) for name in ("saturated", "pulled", "unused_sum")),
-        *((name, np.uint32) for name in ("seeds", "changed")),
+        *((name, np.uint64) for name in ("saturated", "pulled")),
+        *((name, np.uint32) for name in ("looked", "deepest", "seeds", "changed")),
         ("queued", np.uint32, 3),
-        *((name, np.uint32) for name in ("above", "most", "barrier", "late", "deeper", "next", "unused")),
+        *((name, np.uint32) for name in ("above", "most", "barrier", "late", "deeper", "next", "deep")),
         ("told", np.uint64, 8),
         ("unused_word", np.uint64),
         ("handed", COUNT_HANDED),
@@ -89,6 +90,9 @@ def count_kernels() -> Kernels:
     return Kernels(SOURCES, weighted=False)
 
 
+assert COUNT_COUNTERS.fields is not None
+_DEEP_AT = COUNT_COUNTERS.fields["deep"][1] // 4
+
 _ENTRY_BYTES = 16
 _NO_LEVEL = 0xFFFF_FFFF
 # Columns grow by this factor.
@@ -97,6 +101,9 @@ _ROOM = 1.5
 CHANGES_SHARE, CHANGES_LEAST = 16, 4096
 # All levels that are left are counted anew when differences and rows come to this share of all arcs, and so many.
 MOST_SHARE, MOST_LEAST = 0.1, 16384
+
+# Of counting.cuh.
+_DEEP_LEVELS, _DEEP_SHARE = 8, 128
 
 # After so many updates levels are left most often.
 FOLLOWED_LEAST = 1 << 15
@@ -129,7 +136,7 @@ assert len(CountRun._fields) * 2 == N_TOLD
 
 
 class _ByVertex(NamedTuple):
-    """``room`` entries each, and one more of ``ends``; see struct CountJob."""
+    """``room`` entries each, one more of ``ends``, of ``levels`` up to a multiple of 4; see struct CountJob."""
 
     room: int
     levels: DeviceArray
@@ -144,8 +151,7 @@ class _ByVertex(NamedTuple):
     ends: DeviceArray
     queues: DeviceArray
     short_rows: DeviceArray
-    changed: Vertices
-    changes: F64
+    listed: Listed
 
 
 class CountRuns:
@@ -184,8 +190,7 @@ class CountRuns:
     def memory_bytes(self) -> int:
         """Of the host, pinned."""
         there = self._by_vertex
-        listed = 0 if there is None else there.changed.nbytes + there.changes.nbytes
-        return listed + self._fetch.memory_bytes
+        return (0 if there is None else there.listed.nbytes) + self._fetch.memory_bytes
 
     @property
     def _there(self) -> _ByVertex:
@@ -207,7 +212,7 @@ class CountRuns:
             if before is None or n_vertices > before.room:
                 made = _made(max(1, n_vertices) if before is None else max(n_vertices, int(_ROOM * before.room)))
                 if before is not None:
-                    made.levels[: before.room] = before.levels
+                    made.levels[: before.levels.size] = before.levels
                     made.paths[: before.room] = before.paths
                 self._fetch.reserve(made.paths.nbytes)
             if long_bytes > long_rows.size:
@@ -220,8 +225,8 @@ class CountRuns:
         first = address(made.queues)
         job["queues"] = first, first + made.queues.nbytes // 2
         job["long_rows"], job["long_room"] = address(long_rows), long_rows.size // (2 * _ENTRY_BYTES)
-        job["changed"], job["changes"] = made.changed.ctypes.data, made.changes.ctypes.data
-        job["changes_room"] = len(made.changed)
+        job["changed"], job["far"] = made.listed.words.ctypes.data, made.listed.far.ctypes.data
+        job["changes_room"] = made.listed.words.size
         job["room"] = made.room
 
     # -- runs -------------------------------------------------------------------------------------------------
@@ -353,13 +358,13 @@ class CountRuns:
 
     # -- results ----------------------------------------------------------------------------------------------
 
-    def changes(self, run: CountRun) -> tuple[Vertices, F64] | None:
-        """The vertices with another count, each once, and their counts; None: there are too many for the list.
+    def changes(self, run: CountRun) -> Listed | None:
+        """The vertices with another count, and their counts; None: there are too many for the list.
 
         Good until the next run.
         """
-        there, n = self._there, run.changed
-        return None if n > len(there.changed) else (there.changed[:n].copy(), there.changes[:n])
+        listed, n = self._there.listed, run.changed
+        return None if n > listed.words.size else listed.first(n)
 
     def read(self, n: int) -> F64:
         """The counts of the first ``n`` vertices; good until the next call.
@@ -374,6 +379,8 @@ class CountRuns:
         there = self._there
         self._saturated = int(np.count_nonzero(counts >= LIMIT))
         self._again = None
+        deep = np.array([_first_deep_of(levels)], np.uint32)
+        self._counters.view(np.uint32)[_DEEP_AT : _DEEP_AT + 1].set(deep, stream=self._stream)
         there.levels[: levels.size].set(np.ascontiguousarray(levels), stream=self._stream)
         there.paths[: counts.size].set(np.ascontiguousarray(counts), stream=self._stream)
 
@@ -382,9 +389,18 @@ def _edges_max(device: DeviceSide) -> int:
     return max(MOST_LEAST, int(MOST_SHARE * device.n_arcs))
 
 
+def _first_deep_of(levels: Vertices) -> int:
+    """What ``note_deep`` of ``counting.cuh`` finds: the first of the last levels that have few vertices, or 0."""
+    reached = levels[levels != _NO_LEVEL]
+    most = int(reached.max(initial=0))
+    below = np.cumsum(np.bincount(most - reached, minlength=_DEEP_LEVELS)[:_DEEP_LEVELS])
+    n_deep = min(int(np.count_nonzero(below <= levels.size // _DEEP_SHARE)), most - 1)
+    return most - n_deep + 1 if 0 < n_deep < _DEEP_LEVELS else 0
+
+
 def _made(room: int) -> _ByVertex:
     changes_room = min(room, max(CHANGES_LEAST, room // CHANGES_SHARE))
-    levels = allocate(room, np.uint32)
+    levels = allocate(-(-room // 4) * 4, np.uint32)
     levels.fill(_NO_LEVEL)
     return _ByVertex(
         room,
@@ -400,6 +416,5 @@ def _made(room: int) -> _ByVertex:
         ends=zeros(room + 1, np.uint32),
         queues=allocate(2 * room, np.uint32),
         short_rows=allocate(2 * room * _ENTRY_BYTES, np.uint8),
-        changed=pinned(changes_room, np.uint32),
-        changes=pinned(changes_room, np.float64),
+        listed=room_for(changes_room),
     )

@@ -22,6 +22,10 @@
 // And a level that would tell of too many edges, if its vertices told of as many as the last time, is left to be counted in
 // that pass.
 //
+// After many updates differences of a long level are not told on where what is below it are few vertices (``deep``): all of
+// these are added up along their in-rows then, a level in one go. They are looked for while a level above is told on, as most
+// warps wait then.
+//
 // MARKS: when each part ended is told behind the list of changes, whose last entries are free then
 // (benchmarks/device_counts.py).
 #pragma once
@@ -39,6 +43,7 @@ constexpr u32 COUNT_BLOCKS = 2;  // on a multiprocessor, of passes over all: bou
 constexpr u32 NO_LEVEL = 0xffffffffu;
 constexpr double LIMIT = 9007199254740992.0;  // 2^53: there counts stop
 constexpr i64 WHOLE_LIMIT = 1ll << 53;
+constexpr u32 FAR = 0xffffffffu;  // instead of a count in the list of changes, see CountJob
 
 // Bits of a vertex's role; none between runs.
 constexpr u32 QUEUED = 1;    // it is a seed or in the queue
@@ -62,23 +67,40 @@ struct CountLeft {
     u64 unused;
 };
 
+// Deep levels: the last ones, fewer than so many, that have at most so small a share of all vertices. They are counted whole
+// after so many updates.
+constexpr u32 DEEP_LEVELS = 8;
+#ifndef DEEP_SHARE
+#define DEEP_SHARE 128
+#endif
+#ifndef DEEP_UPDATES
+#define DEEP_UPDATES 4096
+#endif
+// To find those: four times so many vertices are looked at by a thread together, and these by a warp.
+constexpr u32 LOOKED_TOGETHER = 8, LOOKED = 4 * 32 * LOOKED_TOGETHER;
+static_assert(4 * LOOKED_TOGETHER <= 32, "a bit for each");
+
 // Levels of which is known how many edges they told of the last time; others share their places.
 constexpr u32 TOLD_LEVELS = 8;
+// That share of them is forgotten each time that a level is left for them.
+#ifndef AGES
+#define AGES 16
+#endif
 
-// Zero between runs, all but the barrier, edges that levels told of, what was handed over and what was left.
+// Zero between runs, all but the barrier, edges that levels told of, the deep ones, what was handed over and what was left.
 struct __align__(16) CountCounters {
     Counts receiving[3];  // in-rows to add up; by turns
     Counts telling[3];    // out-rows whose heads learn of a difference; by turns
     u64 saturated;        // by how many more counts are at the limit
     u64 pulled;           // edges of rows that threads have gone along
-    u64 unused_sum;
+    u32 looked, deepest;  // so many times LOOKED vertices are taken; the highest level found
     u32 seeds, changed;
     u32 queued[3];        // by turns
     u32 above, most;      // levels of seeds; ``above`` the bits of the least one, turned over
     u32 barrier;          // of the grid; never reset
     u32 late;             // a vertex that was queued must be counted by its in-edges, and was not known to
     u32 deeper, next;     // vertices that are listed, see see_left
-    u32 unused;
+    u32 deep;  // the first deep level; 0: none is
     u64 told[TOLD_LEVELS];  // see is_too_much; never reset
     u64 unused_word;
     CountHanded handed;
@@ -87,7 +109,7 @@ struct __align__(16) CountCounters {
 
 // What the kernel works in, and one run; passed by value.
 struct CountJob {
-    u32* levels;       // [vertices] those on which the counts stand
+    u32* levels;       // [vertices, up to a multiple of 4] those on which the counts stand; of others NO_LEVEL
     double* paths;     // [vertices] the counts
     double* sums;      // [vertices] counts that are being added up
     i64* deltas;       // [vertices] what a count is to grow by; zero between runs
@@ -102,8 +124,8 @@ struct CountJob {
     Entry* long_rows;     // [2 * long_room]
     CountCounters* counters;
     u64* status;          // in the host's pinned memory, each with the sequence in its upper half
-    u32* changed;         // [changes_room] likewise: vertices with another count
-    double* changes;      // [changes_room] and that
+    u64* changed;         // [changes_room] likewise: count << 32 | vertex of those with another count; or FAR << 32, and
+    double* far;          // [changes_room] the count here, where it is too large for 32 bits
     u32 room;             // as many as vertices
     u32 long_room;
     u32 changes_room;
@@ -238,6 +260,8 @@ struct Counting : Run<CountJob> {
     u64 edges = 0, counted = 0;
     u32 rounds = 0, turn = 0;
     u32 level = 0, n_touched = 0;
+    u32 deep = NO_LEVEL;     // all vertices from this level on are added up along their in-rows, and not told
+    bool has_looked = false;  // for these
     u32 ended_from = 0, ended = 0;  // so many levels have ends that must be cleared, when all have seen them
     bool is_half = false;           // see CountLeft
     // Of this thread.
@@ -256,7 +280,7 @@ struct Counting : Run<CountJob> {
         if (!MARKS || place.thread || n_marks >= job.changes_room) return;
         const u32 at = job.changes_room - ++n_marks;
         job.changed[at] = what;
-        reinterpret_cast<u64*>(job.changes)[at] = nanoseconds();
+        reinterpret_cast<u64*>(job.far)[at] = nanoseconds();
     }
 
     __device__ __forceinline__ u32 level_now(u32 v) const { return u32(load_cached(job.words + v) >> 32); }
@@ -298,7 +322,12 @@ struct Counting : Run<CountJob> {
             if (place.thread == 0) tell_all();
             return;
         }
-        if (place.n_blocks > 1 && job.n_updates <= ALONE_UPDATES && n_touched <= ALONE_UPDATES) {
+        if (job.n_updates >= DEEP_UPDATES && !job.rest_follows) {
+            const u32 known = load_cached(&job.counters->deep);
+            if (known) deep = known;
+        }
+        const bool is_small = job.n_updates <= ALONE_UPDATES && n_touched <= ALONE_UPDATES && deep == NO_LEVEL;
+        if (place.n_blocks > 1 && is_small) {
             const CountHanded from = alone.begin(place, {MOVED, 0, 0});
             phase = from.phase;
             turn = from.turn;
@@ -767,6 +796,7 @@ struct Counting : Run<CountJob> {
         const u32 n_sorted = least == NO_LEVEL ? 0 : load_cached(job.ends + most);
         const auto end_of = [&](u32 of) { return least <= of && of <= most ? load_cached(job.ends + of) : 0; };
         u32 seen = 0, from = NO_LEVEL;
+        if (least >= deep) deep = NO_LEVEL;  // nobody above is a seed: what changes is told on
         u32 received = NO_LEVEL;  // the level whose rows are added up
         if (least != NO_LEVEL && is_known()) {
             if (receive(turn, least)) barrier();
@@ -778,6 +808,7 @@ struct Counting : Run<CountJob> {
             if (n_here) level++;
             else if (seen < n_sorted) level = level_now(load_cached(job.sorted + seen));
             else break;
+            if (level >= deep) break;
             clear_next();
             const u32 end = max(seen, end_of(level)), further = max(end, end_of(level + 1));
             const u32 n_seeds = end - seen;
@@ -792,12 +823,12 @@ struct Counting : Run<CountJob> {
                 break;
             }
             received = is_known ? level + 1 : NO_LEVEL;
-            const bool looks_ahead = is_known && further > end;
+            const bool looks_ahead = is_known && further > end && tells_on();
             if (looks_ahead) queue_rows({job.sorted + end, further - end, nullptr, 0}, turn + 1);
             count_level(here);
             seen = end;
             const Counts told = load_counts(telling().counts);
-            note_told(n_seeds + n_here, told.edges);
+            if (tells_on()) note_told(n_seeds + n_here, told.edges);
             if (edges + told.edges > job.edges_max) {
                 from = level + 1;
                 break;
@@ -807,23 +838,135 @@ struct Counting : Run<CountJob> {
                 tell_successors(job.queues[(turn + 1) & 1], job.counters->queued + (turn + 1) % 3, told);
             // Those above the next level are final: what is below is told, and adds up, at once.
             const bool adds_up = looks_ahead && receive(turn + 1, level + 1);
+            const bool looks = deep != NO_LEVEL && !has_looked;
+            if (looks) look_for_deep();
             turn++;
             // Where there was nothing to do, there is nothing to wait for.
-            if (!is_empty(told) || adds_up) barrier();
+            if (!is_empty(told) || adds_up || looks) barrier();
             mark_time(TOLD_ON);
         }
+        // Where none of the level above was counted, and no deep ones are seeds, these are what they were.
+        if (from == NO_LEVEL && (level + 1 >= deep || seen < n_sorted)) count_deep(seen, most, end_of);
         ended = least == NO_LEVEL ? 0 : most - least + 1;
         ended_from = least;
         return from;
+    }
+
+    // Whether those of this level tell the next one: deep ones add all up by themselves.
+    __device__ __forceinline__ bool tells_on() const { return level + 1 < deep; }
+
+    // Lists those of the deep levels that have not moved, where seeds were before; by whoever has nothing else to do.
+    __device__ __forceinline__ void look_for_deep()
+    {
+        constexpr u32 T = LOOKED_TOGETHER;
+        CountCounters* const counters = job.counters;
+        Found found{held->found};
+        const u64 n = job.n_vertices;
+        u32 deepest = 0;
+        for (;;) {
+            u32 taken = 0;
+            if (place.lane == 0) taken = atomicAdd(&counters->looked, 1u);
+            const u64 begin = u64(__shfl_sync(ALL_LANES, taken, 0)) * LOOKED;
+            if (begin >= n) break;
+            u32 deep_ones = 0;  // a bit for each of this lane's vertices, four behind each other at a time
+#pragma unroll
+            for (u32 k = 0; k < T; k++) {
+                const u64 v = begin + 128 * k + 4 * place.lane;
+                uint4 at = {NO_LEVEL, NO_LEVEL, NO_LEVEL, NO_LEVEL};
+                if (v < n) at = load_wide(reinterpret_cast<const uint4*>(job.levels + v));
+                const u32 four[4] = {at.x, at.y, at.z, at.w};
+                for (u32 j = 0; j < 4; j++) {
+                    const bool may_be = v + j < n && four[j] >= deep && four[j] != NO_LEVEL;
+                    deep_ones |= u32(may_be) << (4 * k + j);
+                }
+            }
+            const auto vertex_of = [&](u32 bit) { return u32(begin) + 128 * (bit / 4) + 4 * place.lane + bit % 4; };
+            // All lanes look at the same time whether theirs have moved.
+#pragma unroll 1
+            for (u32 mine = deep_ones; mine; mine &= mine - 1) {
+                const u32 bit = __ffs(mine) - 1, now = level_now(vertex_of(bit));
+                if (load_cached(job.levels + vertex_of(bit)) == now) deepest = max(deepest, now);
+                else deep_ones &= ~(1u << bit);
+            }
+            __syncwarp();
+#pragma unroll 1
+            for (u32 left = __reduce_or_sync(ALL_LANES, deep_ones); left; left &= left - 1) {
+                const u32 bit = __ffs(left) - 1, v[2] = {vertex_of(bit), 0};
+                const bool is_deep[2] = {bool(deep_ones >> bit & 1), false};
+                found.add(job.seeds, &counters->deeper, is_deep, v);
+            }
+        }
+        found.list(job.seeds, &counters->deeper);
+        deepest = __reduce_max_sync(ALL_LANES, deepest);
+        if (place.lane == 0 && deepest) atomicMax(&counters->deepest, deepest);
+        has_looked = true;
+    }
+
+    // All deep levels: those that were looked for, and seeds from number ``seen`` on, up to a level.
+    template <class EndOf> __device__ __forceinline__ void count_deep(u32 seen, u32 most, EndOf end_of)
+    {
+        CountCounters* const counters = job.counters;
+        const u32 n = load_cached(&counters->deeper), last = max(most, load_cached(&counters->deepest));
+        counted += n;
+        for (level = deep; level <= last; level++) {
+            const u32 end = max(seen, end_of(level));
+            counted += end - seen;
+            rounds++;
+            count_by_rows({job.sorted + seen, end - seen, job.seeds, n});
+            seen = end;
+            barrier();
+            mark_time(ADDED);
+        }
+        // What has become too much is so no more, until levels are counted anew.
+        const bool is_much = n / 2 > job.n_vertices / DEEP_SHARE || last >= deep + 2 * DEEP_LEVELS;
+        if (is_much && place.thread == 0) store_cached(&counters->deep, 0u);
+    }
+
+    // Counts vertices of this level along their in-rows: of the first ones those that have moved, of the others, which have
+    // not, those that are on it.
+    __device__ __forceinline__ void count_by_rows(const Chosen& chosen)
+    {
+        const RowsApart apart = {in};
+        SidesRead read;
+        for_each(chosen.n_first + chosen.n_second, [&](u32 k, bool is_there) {
+            const bool is_first = k < chosen.n_first;
+            u32 v = 0;
+            if (is_there) v = load_cached(is_first ? chosen.first + k : chosen.second + (k - chosen.n_first));
+            const u32 now = is_there ? level_now(v) : NO_LEVEL, before_now = is_there ? load_cached(job.levels + v) : NO_LEVEL;
+            // Asked for together, as most are meant.
+            Row row = is_there ? load_row(in, v) : Row{0, 0};
+            const u32 role = is_there ? load_cached(job.roles + v) : 0;
+            const double before = is_there ? load_cached(job.paths + v) : 0.0;
+            const bool is_meant = now == level && is_first == (before_now != now);
+            if (!__any_sync(ALL_LANES, is_meant)) return;
+            if (!is_meant) row = {0, 0};
+            Cursor cursor = {0, 0, 0, 0};
+            if (row.degree) cursor = apart.first_edge(v, row.leaf, row.degree);
+            __syncwarp();
+            const double sum = sum_apart(apart, read, job.paths, v, row, cursor, is_meant);
+            const bool changes = is_meant && write(v, level, role, min(sum, LIMIT), before);
+            __syncwarp();
+            log_changed(changes, v);
+        });
+        read.tell(in);
     }
 
     // Whether this level, with so many vertices to count, would tell of more edges than may be told of, if each told of as many
     // as the last time. To queue these rows, and then to leave the levels below, would be in vain.
     __device__ __forceinline__ bool is_too_much(u32 n) const
     {
-        if (n < FORESEEN_FROM) return false;
+        if (n < FORESEEN_FROM || !tells_on()) return false;
         const u64 told = load_cached(job.counters->told + level % TOLD_LEVELS);  // edges << 32 | vertices
         return n * (told >> 32) > job.edges_max * u32(told);
+    }
+
+    // By a thread, where so many edges were foreseen that nothing was told: that there are so many is less certain each time, so
+    // that it is tried again some time.
+    __device__ __forceinline__ void age_told(u32 level)
+    {
+        u64* const told = job.counters->told + level % TOLD_LEVELS;
+        const u64 edges = load_cached(told) >> 32, n = u32(load_cached(told));
+        store_cached(told, (edges - (edges + AGES - 1) / AGES) << 32 | n);
     }
 
     __device__ __forceinline__ void note_told(u32 n, u64 edges)
@@ -888,7 +1031,7 @@ struct Counting : Run<CountJob> {
                 wait_for_nothing(v[j]);
                 if (moves) store_cached(job.levels + v[j], level);
                 changes[j] = set_count(v[j], count, before[j]);
-                tells[j] = !(role[j] & FARTHER) && (moves || changes[j]) && row[j].degree;
+                tells[j] = !(role[j] & FARTHER) && (moves || changes[j]) && row[j].degree && tells_on();
                 if (tells[j]) store_cached(job.differences + v[j], i64(count) - (moves ? 0 : i64(before[j])));
             }
             __syncwarp();
@@ -984,7 +1127,24 @@ struct Counting : Run<CountJob> {
         if (BEGINS) write_all();
         else if (is_apart) write_deeper(from, most);
         else write_left(from);
+        if (place.thread == place.n_threads - 1 && least != NO_LEVEL) note_deep(least, most);
         mark_time(WRITTEN);
+    }
+
+    // By a thread, where levels have their ends: which levels are deep.
+    __device__ __forceinline__ void note_deep(u32 least, u32 most)
+    {
+        const u32 end = load_cached(job.ends + most), n_max = job.n_vertices / DEEP_SHARE;
+        u32 first = 0;
+        bool are_all = true;
+#pragma unroll
+        for (u32 k = 0; k < DEEP_LEVELS; k++) {
+            const u32 at = most - k;
+            const bool is_deep = at <= most && at > max(least, 1) && end - load_cached(job.ends + at - 1) <= n_max;
+            if (is_deep) first = at;
+            are_all &= is_deep;
+        }
+        store_cached(&job.counters->deep, are_all ? 0u : first);
     }
 
     // Levels and counts of all vertices, from scratch.
@@ -1424,6 +1584,8 @@ struct Counting : Run<CountJob> {
         if (place.thread) return;
         clear_work(counters);
         counters->above = counters->most = 0;
+        counters->deeper = counters->looked = counters->deepest = 0;
+        if (is_half) age_told(from - 1);
         counters->left = {edges, counted, rounds, from, n_marks, job.sequence, is_half, 0, 0};
         if (!job.rest_follows) tell_all(from + 1);
     }
@@ -1439,8 +1601,10 @@ struct Counting : Run<CountJob> {
         if (lists && n && n <= job.changes_room) {
             for (u32 x = place.thread; x < n; x += place.n_threads) {
                 const u32 v = load_cached(job.log + x);
-                job.changed[x] = v;
-                job.changes[x] = load_cached(job.paths + v);
+                const double count = load_cached(job.paths + v);
+                const bool is_far = count >= double(FAR);
+                job.changed[x] = u64(is_far ? FAR : u32(count)) << 32 | v;
+                if (is_far) job.far[x] = count;
             }
             is_logged = true;
         }
@@ -1453,7 +1617,7 @@ struct Counting : Run<CountJob> {
         clear_work(counters);
         counters->saturated = counters->pulled = 0;
         counters->seeds = counters->changed = counters->above = counters->most = 0;
-        counters->late = counters->deeper = counters->next = 0;
+        counters->late = counters->deeper = counters->next = counters->looked = counters->deepest = 0;
     }
 
     // ``left``: 0, or that all levels before this number are counted and the others are not.

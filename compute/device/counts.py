@@ -17,7 +17,7 @@ from ...partition.graph import Graph, GraphChange
 from ..counts.sspaths import SSPaths
 from ..program import Refresh
 from ..steps import Steps, alone
-from . import count_calls, fetch
+from . import count_calls, count_list, fetch
 from .count_runs import CountRun, CountRuns, count_kernels
 from .paths import DevicePathProgram
 from .program import DeviceProgram
@@ -42,6 +42,7 @@ class DeviceSSPaths(DeviceProgram, of=SSPaths):
         fetch.warm_up(np.float64)
         self._hops.compile(device)
         count_calls.warm_up()
+        count_list.warm_up()
         count_kernels().compile(device)
 
     # -- runs -------------------------------------------------------------------------------------------------
@@ -100,13 +101,14 @@ class DeviceSSPaths(DeviceProgram, of=SSPaths):
 
     def _take(self, runs: CountRuns, run: CountRun, crew: Crew) -> Vertices:
         """Take over what a run changed; the vertices with another count."""
-        listed = runs.changes(run)
-        if listed is None:
-            counts = self.host.counts
-            vertices, _ = fetch.take_differing(counts, runs.read(self._n), crew)
-            listed = vertices, counts[vertices]
-        self.host.take_counts(*listed, run.saturated)
-        return listed[0]
+        if not run.changed:
+            return _NONE
+        self.host.count_saturated(run.saturated)
+        counts, listed = self.host.counts, runs.changes(run)
+        if listed is not None:
+            return count_list.take(counts, listed, crew)
+        vertices, _ = fetch.take_differing(counts, runs.read(self._n), crew)
+        return vertices
 
     def _count_all(self, graph: Graph, device: DeviceSide, hops: Refresh) -> Steps[Refresh]:
         """Count from scratch, on hops that are right."""

@@ -214,6 +214,7 @@ struct Few {
     {
         if (!SETTLES) return lose(vertex, turn);
         store_cached(job.words + vertex, word_of(bits, ASKED));
+        log_if_first(vertex, atomicExch(job.stamps + vertex, job.stamp));  // whatever becomes of it, its word changes
         const Frontier far = frontier_of(job, QUEUE_ASKED + (turn & 1), job.counters->asked + turn % 3);
         put_row(in, queues.asked[turn % 3], far, vertex, load_row(in, vertex), true);
     }
@@ -321,10 +322,9 @@ struct Few {
             load_words(row, word);
             const bool first = supports(in, row, 0, word[0], bits), second = supports(in, row, 1, word[1], bits);
             const u32 found = __ballot_sync(ALL_LANES, first || second);
-            if (found && place.lane == __ffs(found) - 1) {
+            if (found && place.lane == __ffs(found) - 1)
                 store_cached(job.words + vertex, word_of(bits, first ? row.head[0] : row.head[1]));
-                log_if_first(vertex, atomicExch(job.stamps + vertex, job.stamp));
-            } else if (!found && is_last && place.lane == 0) lose(vertex, turn);
+            else if (!found && is_last && place.lane == 0) lose(vertex, turn);
             __syncwarp();
             return found != 0;
         });

@@ -103,8 +103,7 @@ struct Mending : Pushing<false> {
             let_go(outgoing(job, turn));
             barrier();
         }
-        if (n_lost) pull();
-        relax();
+        pull_and_relax();
         let_go(outgoing(job, turn));
         barrier();
         slice = turn;  // nobody was asked in this turn: its counters are zero
@@ -146,7 +145,7 @@ struct Mending : Pushing<false> {
         return atomicExch(job.stamps + vertex, job.stamp) < job.stamp;
     }
 
-    // The chosen vertices, two a lane, are lost: logged, and queued for their children to hear of it and for
+    // The chosen vertices, two a lane, are lost, which have been logged: queued for their children to hear of it and for
     // taking the best that is left. All lanes take part; the counters are added to by one instruction.
     __device__ __forceinline__ void lose(
         const bool (&chosen)[2], const u32 (&vertex)[2], const Frontier& passing)
@@ -157,22 +156,18 @@ struct Mending : Pushing<false> {
             to[j] = load_row(out, vertex[j]);
             from[j] = load_row(in, vertex[j]);
         }
-        lose(chosen, vertex, to, from, passing);
+        const bool none[2] = {false, false};
+        lose(chosen, vertex, to, from, none, passing);
     }
 
-    // The same, by their rows; those of others are empty.
+    // The same, by their rows, those of others being empty; who is lost for the first time in this run is logged.
     __device__ __forceinline__ void lose(const bool (&chosen)[2], const u32 (&vertex)[2], const Row (&to)[2],
-        const Row (&from)[2], const Frontier& passing)
+        const Row (&from)[2], const bool (&is_first)[2], const Frontier& passing)
     {
         const Frontier pulls = pulling();
-        u32 before[2] = {job.stamp, job.stamp};
-        for (u32 j = 0; j < 2; j++) {
-            if (!chosen[j]) continue;
-            store_cached(job.words + vertex[j], UNREACHED);
-            before[j] = atomicExch(job.stamps + vertex[j], job.stamp);
-        }
+        for (u32 j = 0; j < 2; j++)
+            if (chosen[j]) store_cached(job.words + vertex[j], UNREACHED);
         __syncwarp();
-        const bool is_first[2] = {before[0] < job.stamp, before[1] < job.stamp};
         const Votes firsts = vote(is_first[0], is_first[1]), all = vote(chosen[0], chosen[1]);
         const Votes passes = vote(is_short(to[0]), is_short(to[1])), takes = vote(is_short(from[0]), is_short(from[1]));
         const u32 edges_to = edges_of_rows(to[0].degree, to[1].degree);
@@ -202,10 +197,17 @@ struct Mending : Pushing<false> {
         __syncwarp();
     }
 
-    // The chosen vertices, two a lane, are asked in the next round.
-    __device__ __forceinline__ void ask(
-        const bool (&chosen)[2], const u32 (&vertex)[2], const u32 (&bits)[2], const Row (&row)[2], const Frontier& queue)
+    // The chosen vertices, two a lane, are asked in the next round. They are logged now: whether they find another parent
+    // or are lost, their words change.
+    __device__ __forceinline__ void ask(const bool (&chosen)[2], const u32 (&vertex)[2], const u32 (&bits)[2],
+        const Row (&row)[2], const bool (&is_first)[2], const Frontier& queue)
     {
+        const Votes firsts = vote(is_first[0], is_first[1]);
+        u64 base = 0;
+        if (place.lane == 0) base = add_by_lane(&job.counters->logged, firsts.count());
+        const u32 at = u32(__shfl_sync(ALL_LANES, base, 0));
+        for (u32 j = 0; j < 2; j++)
+            if (is_first[j]) job.log[at + firsts.before(j)] = vertex[j];
         for (u32 j = 0; j < 2; j++)
             if (chosen[j]) store_cached(job.words + vertex[j], word_of(bits[j], ASKED));
         put<true>(in, queue, chosen, vertex, row);
@@ -238,19 +240,14 @@ struct Mending : Pushing<false> {
         return updates;
     }
 
-    // Calls work(first, is_more) for updates ``first``, ``first`` + n_threads and so on, by whole warps; where there are no
-    // more, nothing that is put off may wait. The warp that is ``from`` before the end has the first updates.
-    template <class Work> __device__ __forceinline__ void for_updates(u32 from, Work work)
-    {
-        const u32 at = place.warp + from;
-        const u64 step = u64(place.n_threads) * TOGETHER;
-        for (u64 first = (at < place.n_warps ? at : at - place.n_warps) * 32; first < job.n_updates; first += step)
-            work(u32(first) + place.lane, first + step < job.n_updates);
-    }
+    // How far apart the updates are that a warp has under way, one group after the other.
+    __device__ __forceinline__ u64 step_of_updates() const { return u64(place.n_threads) * TOGETHER; }
 
     __device__ __forceinline__ void classify()
     {
-        for_updates(0, [&](u32 first, bool is_more) {
+        for (u64 begin = u64(place.warp) * 32; begin < job.n_updates; begin += step_of_updates()) {
+            const bool is_more = begin + step_of_updates() < job.n_updates;
+            const u32 first = u32(begin) + place.lane;
             const Updates updates = load_updates(first);
             u64 word[TOGETHER];
             u32 head[TOGETHER];
@@ -268,12 +265,14 @@ struct Mending : Pushing<false> {
             unsettle(chosen, head, word);
 #pragma unroll 1
             while (see_to_unsettled(is_more, job.n_updates <= AT_ONCE_UPDATES, 0)) {}
-        });
+        }
     }
 
     // The chosen vertices, two a lane, lost their support, which is put off.
     __device__ __forceinline__ void unsettle(const bool (&chosen)[2], const u32 (&vertex)[2], const u64 (&word)[2])
     {
+        for (u32 j = 0; !REMOTE && j < 2; j++)
+            if (chosen[j]) prefetch(in.rows + vertex[j]);
         put_off({{chosen[0], vertex[0], 0, value_bits(word[0]), NO_PARENT},
             {chosen[1], vertex[1], 0, value_bits(word[1]), NO_PARENT}});
     }
@@ -288,19 +287,26 @@ struct Mending : Pushing<false> {
         const u32 vertex[2] = {offers[0].vertex, offers[1].vertex}, bits[2] = {offers[0].bits, offers[1].bits};
         const bool may_lose = !SETTLES || at_once;
         Row to[2] = {{0, 0}, {0, 0}}, from[2] = {{0, 0}, {0, 0}};
+        u32 before[2] = {job.stamp, job.stamp};
         for (u32 j = 0; j < 2; j++) {
             if (chosen[j] && may_lose) to[j] = load_row(out, vertex[j]);
             if (chosen[j]) from[j] = load_row(in, vertex[j]);
+            if (chosen[j]) before[j] = atomicExch(job.stamps + vertex[j], job.stamp);
         }
-        bool is_lost[2];
-        for (u32 j = 0; j < 2; j++) is_lost[j] = chosen[j] && may_lose && (!SETTLES || to[j].degree < ASKED_FROM);
-        const bool is_asked[2] = {chosen[0] && !is_lost[0], chosen[1] && !is_lost[1]};
+        bool is_lost[2], is_asked[2], lost_first[2], asked_first[2];
+        for (u32 j = 0; j < 2; j++) {
+            is_lost[j] = chosen[j] && may_lose && (!SETTLES || to[j].degree < ASKED_FROM);
+            is_asked[j] = chosen[j] && !is_lost[j];
+            lost_first[j] = is_lost[j] && before[j] < job.stamp;
+            asked_first[j] = is_asked[j] && before[j] < job.stamp;
+        }
         __syncwarp();
         if (SETTLES && __any_sync(ALL_LANES, is_asked[0] || is_asked[1]))
-            ask(is_asked, vertex, bits, from, asked(next));
+            ask(is_asked, vertex, bits, from, asked_first, asked(next));
         for (u32 j = 0; j < 2; j++)
             if (!is_lost[j]) to[j] = from[j] = {0, 0};
-        if (__any_sync(ALL_LANES, is_lost[0] || is_lost[1])) lose(is_lost, vertex, to, from, outgoing(job, next));
+        if (__any_sync(ALL_LANES, is_lost[0] || is_lost[1]))
+            lose(is_lost, vertex, to, from, lost_first, outgoing(job, next));
         return true;
     }
 
@@ -385,20 +391,13 @@ struct Mending : Pushing<false> {
     {
         Offer found[2];
         if (!take_found(may_wait, found)) return false;
-        bool is_first[2] = {false, false}, is_lost[2];
+        bool is_lost[2];
         for (u32 j = 0; j < 2; j++) {
             is_lost[j] = found[j].is_good && found[j].from == NO_PARENT;
-            if (!found[j].is_good || is_lost[j]) continue;
-            store_cached(job.words + found[j].vertex, word_of(found[j].bits, found[j].from));
-            is_first[j] = touch(found[j].vertex);
+            if (found[j].is_good && !is_lost[j])
+                store_cached(job.words + found[j].vertex, word_of(found[j].bits, found[j].from));
         }
         __syncwarp();
-        const Votes firsts = vote(is_first[0], is_first[1]);
-        u64 base = 0;
-        if (place.lane == 0) base = add_by_lane(&job.counters->logged, firsts.count());
-        const u32 at = u32(__shfl_sync(ALL_LANES, base, 0));
-        for (u32 j = 0; j < 2; j++)
-            if (is_first[j]) job.log[at + firsts.before(j)] = found[j].vertex;
         const u32 vertices[2] = {found[0].vertex, found[1].vertex};
         if (__any_sync(ALL_LANES, is_lost[0] || is_lost[1])) lose(is_lost, vertices, passing);
         return true;
@@ -427,9 +426,37 @@ struct Mending : Pushing<false> {
 
     // -- 3. what is left, and what is new ------------------------------------------------------------------------
 
-    // Lost vertices take the best offer of each leaf of their rows.
-    __device__ __forceinline__ void pull()
+    // Lost vertices take the best offer of their rows, or of each warp's part of a long one. And the edges are relaxed that
+    // the batch inserted, or to which it gave another weight: before that, so that a warp makes its offers of both kinds
+    // together. Where there are few, other warps have new edges than those that pull.
+    __device__ __forceinline__ void pull_and_relax()
     {
+        const u32 at = place.warp + place.n_warps / 2;
+        u64 first = u64(at < place.n_warps ? at : at - place.n_warps) * 32;
+        Updates updates;
+        if (first < job.n_updates) updates = load_updates(u32(first) + place.lane);
+        const auto is_new_edge = [&] { return first < job.n_updates; };
+        const auto relax = [&] {
+            const Updates now = updates;
+            const u32 own = u32(first) + place.lane;
+            first += step_of_updates();
+            u64 from[TOGETHER], seen[TOGETHER];
+            for (u32 k = 0; k < TOGETHER; k++) {
+                const bool is_new = may_improve(now.outcome[k]);
+                from[k] = is_new ? load_word(job, source(now.key[k])) : UNREACHED;
+                seen[k] = is_new ? load_word(job, destination(now.key[k])) : UNREACHED;
+            }
+            if (first < job.n_updates) updates = load_updates(u32(first) + place.lane);
+            Offer offers[TOGETHER];
+            for (u32 k = 0; k < TOGETHER; k++) {
+                const u64 key = now.key[k];
+                u32 bits = NOTHING;
+                if (value_bits(from[k]) != NOTHING)
+                    bits = offered(value_bits(from[k]), weight_of_update(job, update_of(own, k)));
+                offers[k] = offer_to(destination(key), seen[k], bits, source(key));
+            }
+            put_off(offers);
+        };
         const Frontier queue = pulling();
         const Counts counts = load_counts(queue.counts);
         edges += counts.edges;
@@ -446,8 +473,8 @@ struct Mending : Pushing<false> {
             }
             return loaded;
         };
-        walk_rows_ahead(in, queue, counts, place, load, [&](const Loaded& loaded, u32 vertex, const Edges& row) {
-            u32 best = NOTHING, parent = NO_PARENT;
+        u32 best = NOTHING, parent = NO_PARENT;  // of this lane's heads so far
+        const auto use = [&](const Loaded& loaded, u32 vertex, const Edges& row, bool is_last) {
             for (u32 j = 0; j < 2; j++) {
                 if (!row.live[j]) continue;
                 const u32 bits = offered(value_bits(loaded.word[j]), loaded.weight[j]);
@@ -455,36 +482,14 @@ struct Mending : Pushing<false> {
                 best = bits;
                 parent = row.head[j];
             }
+            if (!is_last) return;
             agree_on_best(best, parent);
-            Offer offers[2] = {place.lane == 0 ? offer_to(vertex, loaded.seen, best, parent) : no_offer(), no_offer()};
-            put_off(offers);
-        }, [&](bool is_more) { return make_offers(is_more, outgoing(job, turn), job.stamp + 1); });
-    }
-
-    // The edges that the batch inserted, or to which it gave another weight. Where there are few, other warps see to them
-    // than those that have just pulled.
-    __device__ __forceinline__ void relax()
-    {
-        for_updates(place.n_warps / 2, [&](u32 first, bool is_more) {
-            const Updates updates = load_updates(first);
-            u64 from[TOGETHER], seen[TOGETHER];
-            for (u32 k = 0; k < TOGETHER; k++) {
-                const bool is_new = may_improve(updates.outcome[k]);
-                from[k] = is_new ? load_word(job, source(updates.key[k])) : UNREACHED;
-                seen[k] = is_new ? load_word(job, destination(updates.key[k])) : UNREACHED;
-            }
-            Offer offers[TOGETHER];
-            for (u32 k = 0; k < TOGETHER; k++) {
-                const u64 key = updates.key[k];
-                u32 bits = NOTHING;
-                if (value_bits(from[k]) != NOTHING)
-                    bits = offered(value_bits(from[k]), weight_of_update(job, update_of(first, k)));
-                offers[k] = offer_to(destination(key), seen[k], bits, source(key));
-            }
-            put_off(offers);
-#pragma unroll 1
-            while (make_offers(is_more, outgoing(job, turn), job.stamp + 1)) {}
-        });
+            put_off({place.lane == 0 ? offer_to(vertex, loaded.seen, best, parent) : no_offer(), no_offer()});
+            best = NOTHING;
+            parent = NO_PARENT;
+        };
+        walk_rows_behind(in, queue, counts, place, is_new_edge, relax, load, use,
+            [&](bool is_more) { return make_offers(is_more, outgoing(job, turn), job.stamp + 1); });
     }
 
     // Sources have the source's word, whatever reached them before. Nothing else is written meanwhile.

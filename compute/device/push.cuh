@@ -76,7 +76,8 @@ template <bool BOUNDED> struct Pushing {
 
     __device__ __forceinline__ bool is_within(u32 bits) const { return bound == NOTHING || !is_better(bound, bits); }
 
-    // Puts off to see to the good ones of the warp's offers, two a lane. All lanes take part.
+    // Puts off to see to the good ones of the warp's offers, two a lane. What that takes of their vertices is asked for
+    // already. All lanes take part.
     __device__ __forceinline__ void put_off(const Offer (&offers)[2])
     {
         const Votes good = vote(offers[0].is_good, offers[1].is_good);
@@ -86,9 +87,17 @@ template <bool BOUNDED> struct Pushing {
             held.vertex[at] = offers[j].vertex;
             held.bits[at] = offers[j].bits;
             held.from[at] = offers[j].from;
+            ask_for(offers[j].vertex);
         }
         n_found += good.count();
         __syncwarp();
+    }
+
+    // What it takes to log and queue a vertex.
+    __device__ __forceinline__ void ask_for(u32 vertex) const
+    {
+        prefetch(job.stamps + vertex);
+        if (!REMOTE) prefetch(out.rows + vertex);
     }
 
     // Takes two a lane of those that were put off, if these are more than a warp takes at a time, or may not wait.

@@ -16,6 +16,7 @@ from typing import Any
 
 from ...compute import registry
 from ...compute.program import Program, ProgramError
+from ...gpma.threads import start_thread
 from ...ops.metrics import Metrics
 from ..errors import GraphtideError, LimitExceeded, RequestError, Unavailable, UnknownProgram
 from ..records.asked import Answer, Unwanted
@@ -187,7 +188,7 @@ class Keeping:
         self._show(coming)
         self._coming[coming.id] = coming
         try:
-            threading.Thread(target=self._compute, args=(coming,), name="kept-program", daemon=True).start()
+            start_thread(threading.Thread(target=self._compute, args=(coming,), name="kept-program", daemon=True))
         except RuntimeError as error:
             del self._coming[coming.id]
             self._show(coming, "waiting", f"{error}: keep it once more, or restart")

@@ -40,6 +40,7 @@ from ...gpma.intrinsics import (
 from ...gpma.row_before import WAITS, copy_row_before, degree_before, was_in_row
 from ...gpma.rows import copy_row, find_on, leaves_of, runs
 from ...gpma.splice import spliced
+from ...gpma.threads import start_thread
 from ..priority import in_short_slices
 from ..records import lane as layout
 from ..records.lane import (
@@ -142,7 +143,7 @@ class Lane:
         self._ending = threading.Lock()
         self._thread = threading.Thread(target=self._answer, name="lane", daemon=True)
         try:
-            self._thread.start()
+            start_thread(self._thread)
         except RuntimeError as error:  # no more threads
             self._descriptors.close()
             raise OSError(f"no thread for questions about rows: {error}") from error

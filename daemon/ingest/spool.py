@@ -170,10 +170,9 @@ class SpoolSource:
             SourceError: a file that the offsets name is gone, shorter, or another one.
         """
         self._folder.open()
-        if offsets is None:
-            if isinstance(self.start, Mapping):
-                self._first_offsets = dict(self.start)
-        else:
+        if isinstance(self.start, Mapping):  # with offsets, too: a file that it names may be yet to come
+            self._first_offsets = dict(self.start)
+        if offsets is not None:
             self._checkpoints.append(dict(offsets))
             self._restore(offsets, state)
         self._compare_names()
@@ -548,7 +547,8 @@ class SpoolSource:
     def _meet(self, name: str) -> None:
         kind = file_kind(name)
         if kind is not None:
-            self._add(name, kind, self._first_offsets.get(name, 0))
+            first = self._first_offsets.pop(name, 0)
+            self._add(name, kind, 0 if self._past.covers(name, 0) else first)
             self._look(name)
         elif name not in self._ignored and not name.startswith(".") and not name.endswith((".tmp", ".part")):
             self._ignored.add(name)

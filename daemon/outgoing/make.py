@@ -40,7 +40,7 @@ def make_writer(
         results.encoding,
         name=name,
         interval_s=results.interval,
-        approximate=results.threshold > 0,
+        threshold=results.threshold,
         resume=resume,
     )
 
@@ -60,6 +60,7 @@ def resume_of(checkpoint: Checkpoint, restored: Collection[str]) -> Resume | Non
         fact["sequence"],
         fact["place"],
         tuple(id for id in fact["programs"] if id in restored),
+        fact.get("threshold", 0.0),
     )
 
 

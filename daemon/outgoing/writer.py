@@ -68,7 +68,8 @@ _NOTHING = Values(np.empty(0), np.empty(0, bool))
 @dataclass(frozen=True, slots=True)
 class Resume:
     """What a checkpoint says of what was written: its epoch, and behind which transaction and place of which sink
-    that was. ``programs``: those whose states were taken over from it, and were written."""
+    that was. ``programs``: those whose states were taken over from it, and were written. ``threshold``: changes of
+    values that were no larger a part of them were left out."""
 
     epoch: Epoch
     sink: str
@@ -76,6 +77,7 @@ class Resume:
     sequence: int
     place: Place
     programs: tuple[str, ...]
+    threshold: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +112,14 @@ class Writer:
         *,
         name: str,
         interval_s: float,
-        approximate: bool,
+        threshold: float,
         resume: Resume | None,
     ) -> None:
         """
         Args:
             name: of the sink, for people, and to know it again.
             interval_s: between two transactions, at least.
-            approximate: small changes are left out.
+            threshold: changes of values that are no larger a part of them are left out.
             resume: None where the first epoch is not that of a checkpoint.
         """
         self.name = name
@@ -125,7 +127,7 @@ class Writer:
         self._view = view
         self._encoding: OutgoingEncoding = encoding
         self._interval_s = interval_s
-        self._approximate = approximate
+        self._threshold = threshold
         self._resume = resume
         self._run = uuid.uuid4().hex
         self._news = threading.Event()
@@ -177,7 +179,7 @@ class Writer:
         if safe is None:
             return None
         last, place = safe
-        if self._approximate and last.epoch != self._told:
+        if self._threshold and last.epoch != self._told:
             return None
         return {
             "sink": self.name,
@@ -185,6 +187,7 @@ class Writer:
             "sequence": last.sequence,
             "place": place,
             "programs": list(last.programs),
+            "threshold": self._threshold,
         }
 
     def stats(self) -> dict[str, Any]:
@@ -422,6 +425,8 @@ class Writer:
         if last.epoch < resume.epoch:
             return
         if last.last_snapshot > resume.sequence:
+            return
+        if self._threshold < resume.threshold:  # some of what was left out is to be written
             return
         try:
             self._extra = self._sink.ids_since(resume.place, last.sequence - resume.sequence)

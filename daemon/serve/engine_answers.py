@@ -16,6 +16,7 @@ import msgpack
 import numpy as np
 
 from ...gpma.edges import Vertices
+from ...gpma.threads import start_thread
 from ...partition.graph import RowsLost
 from ..client.wire import NOTIFICATION, RECEIVE_BYTES, RESPONSE, encode_notification, error_to_wire, plain
 from ..errors import GraphtideError, NotSupported, RequestError, Unavailable
@@ -134,7 +135,7 @@ class EngineAnswers:
 
         thread = threading.Thread(target=answer, name="asked-aside", daemon=True)
         try:
-            thread.start()
+            start_thread(thread)
         except RuntimeError as error:  # the system grants no thread now
             del given_up[msgid]
             failed = error_to_wire(Unavailable(f"the engine is busy: {error}"))

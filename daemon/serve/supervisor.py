@@ -29,6 +29,7 @@ from ...compute.program import Published
 from ...gpma.edges import Vertices
 from ...gpma.index.ids import IdColumn
 from ...gpma.team import ALONE, Crew
+from ...gpma.threads import start_thread
 from ..client.wire import MethodLatency
 from ..config.sections.limits import LimitsConfig
 from ..errors import Unavailable
@@ -414,7 +415,7 @@ class ServerLink:
         answers = EngineAnswers(process, self._topology, self.asked, self._send_index)
         answering = threading.Thread(target=answers.run, name="topology", daemon=True)
         self._answering = [thread for thread in self._answering if thread.is_alive()]
-        answering.start()
+        start_thread(answering)
         self._answering.append(answering)
 
     def _lane_of_its_own(self) -> Lane | None:

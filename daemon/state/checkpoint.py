@@ -33,6 +33,7 @@ from ..errors import CheckpointError, NotWritten
 from ..failpoints import point
 from ..folder_lock import IN_USE, is_in_place, locked
 from ..os_errors import why
+from ..records.event_time import NO_TIME, EventState
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,8 @@ _CHUNK = 1 << 20
 Array = npt.NDArray[Any]
 Arrays = Mapping[str, Array]
 _PREFIX = "checkpoint-"
+_DRAFT = "writing-"
+"""Instead of it, of what is being written, or deleted."""
 _INCARNATION = "incarnation"
 _LOCK = "lock"
 _NAME = re.compile(rf"{_PREFIX}([0-9]{{1,18}})-([0-9]{{1,18}})")
@@ -80,8 +83,10 @@ class Checkpoint:
 
     @property
     def is_empty(self) -> bool:
-        """Nothing was applied before it: it holds only where reading begins."""
-        return bool(self.facts["n_vertices"] == 0 and self.facts["updates"] == 0)
+        """Nothing was applied before it, and no update told the time: it holds only where reading begins."""
+        event = self.facts.get("window", {}).get("event", EventState().to_wire())
+        is_timed = bool(event["newest"]) or event["time_ms"] > NO_TIME
+        return bool(self.facts["n_vertices"] == 0 and self.facts["updates"] == 0) and not is_timed
 
     def part(self, prefix: str) -> dict[str, npt.NDArray[Any]]:
         """The arrays under ``prefix/``, with the prefix taken off."""
@@ -126,8 +131,7 @@ class CheckpointStore:
             elif str(error.filename) == str(path / _LOCK):
                 what = f": its file {_LOCK!r} cannot be opened"
             raise CheckpointError(f"checkpoint.path = {str(path)!r}{what}: {why(error)}") from error
-        for leftover in path.glob("writing-*"):
-            shutil.rmtree(leftover, ignore_errors=True)
+        self._delete_drafts()
 
     def next_incarnation(self) -> int:
         """Count this start, durably, and return its number (1 for the first).
@@ -171,14 +175,14 @@ class CheckpointStore:
         1. Write every array, synced, with its checksum, into a folder of another name.
         2. Write the manifest, synced; sync that folder.
         3. Rename it to its real name; sync the parent: from here on the checkpoint exists.
-        4. Delete all but the newest ``keep``.
+        4. Delete all but the newest ``keep``, each by another name: one of which some files are gone is none.
 
         Raises:
             OSError: it could not be written (a full disk); what was written of it is taken away again.
         """
         self.require_folder()
         incarnation, number = checkpoint.epoch
-        draft = self.path / f"writing-{incarnation}-{number}"
+        draft = self.path / f"{_DRAFT}{incarnation}-{number}"
         target = folder_of(self.path, checkpoint.epoch)
         shutil.rmtree(draft, ignore_errors=True)
         try:
@@ -262,9 +266,18 @@ class CheckpointStore:
         last = folders.index(good[self.keep - 1]) if len(good) >= self.keep else len(folders)
         for folder in folders[last + 1 :]:
             try:
-                shutil.rmtree(folder)
+                os.rename(folder, folder.with_name(folder.name.replace(_PREFIX, _DRAFT)))
             except OSError as error:  # the new checkpoint stands all the same
                 log.error("the old checkpoint %s cannot be deleted: %s", folder.name, error)
+        self._delete_drafts()
+
+    def _delete_drafts(self) -> None:
+        """None is being written now."""
+        for draft in self.path.glob(f"{_DRAFT}*"):
+            try:
+                shutil.rmtree(draft)
+            except OSError as error:  # checkpoints stand all the same
+                log.error("what is left of a checkpoint in %s cannot be deleted: %s", draft.name, error)
 
     def names(self) -> list[str]:
         """The checkpoints that there are, newest first, whether they can be read or not."""

@@ -20,6 +20,7 @@ from ...gpma.host.snapshot import EdgeCopy
 from ...gpma.index.vertex_index import VertexIndex
 from ...gpma.memory import Memory
 from ...gpma.team import ALONE, Crew
+from ...gpma.threads import start_thread
 from ...ops.metrics import Metrics
 from ...partition.graph import Graph, RowsLost
 from ..errors import CheckpointError, NotWritten
@@ -203,8 +204,10 @@ class Checkpointer:
         self._thread: threading.Thread | None = None
         self._began_at = time.monotonic()
         self._written_epoch = self.position.epoch
-        # Where epochs stand until something is read, and where reading really begins.
-        self._begins: tuple[Offsets, Offsets] = {}, {}
+        # Where epochs stand until something is read, and where reading really begins: a start from a checkpoint of
+        # the empty graph goes on where that says.
+        newest = {} if self.newest is None else self.newest.offsets
+        self._begins: tuple[Offsets, Offsets] = dict(self.position.offsets), dict(newest)
         self._beginning = 0
         self._write_lock = threading.Lock()  # one is written at a time, and none of a beginning before
         self._failure = ""
@@ -325,7 +328,7 @@ class Checkpointer:
         self._making = making
         self._thread = threading.Thread(target=self._make, args=(making, sizes), name="checkpoint", daemon=True)
         try:
-            self._thread.start()
+            start_thread(self._thread)
         except RuntimeError as error:  # the system grants no thread now
             self._report_failure(making.begun, error)
             self._end()

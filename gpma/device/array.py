@@ -445,8 +445,11 @@ class DevicePackedArray:
             with self.stream:
                 rebuild = self._sorted.prepare_rebuild(None, layout, *now, self.n_edges)
         except MemoryError:
-            # The root may by now be so sparse that leaves hold fewer keys than rows are searched for.
-            self._leaf_least = min(self._leaf_least, self.n_edges // self._layout.n_leaves)
+            # The root may by now be so sparse that leaves hold fewer keys than rows are searched for; or will be
+            # when the next batch has deleted all that one in place may: programs that are launched behind it read
+            # rows before its end is heard of here.
+            stay = int(max(0, 1 - REBUILD_SHARE) * self.n_edges)
+            self._leaf_least = min(self._leaf_least, stay // self._layout.n_leaves)
             self._point()
         else:
             self._adopt(rebuild)

@@ -99,17 +99,26 @@ __device__ __forceinline__ void merge_bulk_leaf(
     __syncthreads();
 }
 
+// So many leaves may a thread count outcomes of, up to BULK / BLOCK_THREADS of each, before one has too many for its bits.
+constexpr u32 MOST_COUNTED = ((1u << OUTCOME_BITS) - 1) / (BULK / BLOCK_THREADS);
+
 // Merges all leaves with more updates than a tile can hold, a block for each.
 __device__ __forceinline__ void merge_bulk(
     const State& state, const Batch& batch, u64* shared_memory, u32* sums, u32* block_totals)
 {
     const u32 n_leaves = u32(load_cached(&state.counters->heavy) >> 32);
     u64 outcomes = 0;
+    u32 n_counted = 0;
     for (u32 i = blockIdx.x; i < n_leaves; i += gridDim.x) {
         Item& taken = state.items[state.room - 1 - i];
         const Item item = load_wide(&taken);
         merge_bulk_leaf(state, batch, item, shared_memory, reinterpret_cast<int*>(sums), outcomes);
         if (threadIdx.x == 0) taken.n_updates = 0;
+        if (++n_counted == MOST_COUNTED) {
+            add_outcomes(state, outcomes, block_totals);
+            outcomes = 0;
+            n_counted = 0;
+        }
     }
     add_outcomes(state, outcomes, block_totals);
 }

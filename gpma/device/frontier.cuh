@@ -444,3 +444,42 @@ template <class Load, class Use, class After> __device__ __forceinline__ void wa
     }
     cursor.read.tell(state);
 }
+
+// As walk_rows_ahead, where something else comes first, by steps: front(), as long as is_front(), each followed by after,
+// too. Visits are use(loaded, vertex, edges, is_last): the last ones of a row, or of the warp's part of a long one.
+template <class IsFront, class Front, class Load, class Use, class After>
+__device__ __forceinline__ void walk_rows_behind(const State& state, const Frontier& frontier, const Counts& counts,
+    const Place& place, IsFront is_front, Front front, Load load, Use use, After after)
+{
+    RowCursor cursor(state, frontier, counts, place);
+    bool is_there = cursor.first(), is_loaded = false, goes_on = false;
+    u32 vertex = 0;
+    Edges edges = {{0, 0}, {false, false}, 0};
+    decltype(load(vertex, edges)) loaded;
+    for (;;) {
+        const bool in_front = is_front();
+        const u32 next_vertex = cursor.entry.vertex;
+        Edges next = edges;
+        auto ahead = loaded;
+        if (in_front) front();
+        else {
+            if (is_there) {
+                next = cursor.take();
+                ahead = load(next_vertex, next);
+            }
+            if (is_loaded) use(loaded, vertex, edges, !goes_on);
+        }
+        const bool is_more = is_there || (in_front && is_front());
+#pragma unroll 1
+        while (after(is_more)) {}
+        if (!is_more) break;
+        if (in_front) continue;
+        vertex = next_vertex;
+        edges = next;
+        loaded = ahead;
+        is_loaded = true;
+        goes_on = cursor.left;
+        is_there = goes_on || cursor.next_row();
+    }
+    cursor.read.tell(state);
+}

@@ -12,6 +12,12 @@ template <class T> __device__ __forceinline__ T load_once(const T* from) { retur
 // A load of what nobody writes while the kernel runs.
 template <class T> __device__ __forceinline__ T load_constant(const T* from) { return __ldg(from); }
 
+// Asks for a place that is read or written soon, so that it is in the second-level cache by then.
+template <class T> __device__ __forceinline__ void prefetch(const T* at)
+{
+    asm volatile("prefetch.global.L2 [%0];" : : "l"(at));
+}
+
 // A store past the first-level cache.
 template <class T> __device__ __forceinline__ void store_cached(T* to, T value) { __stcg(to, value); }
 

@@ -26,6 +26,7 @@ import numpy.typing as npt
 from ..address_space import LARGE_PAGE, POPULATE_WRITE, advise
 from ..edges import Keys, Vertices, frozen
 from ..team import ALONE, Crew
+from ..threads import start_thread
 from ..written import Words as Written
 from ..written import keeping, new_words, write
 from .hash_table import (
@@ -645,7 +646,7 @@ class GrowingTable:
 def let_go(objects: list[object]) -> None:
     """Empty this list on a thread of its own: where it holds the last reference, to unmap takes milliseconds."""
     try:
-        threading.Thread(target=objects.clear, name="let-go").start()
+        start_thread(threading.Thread(target=objects.clear, name="let-go"))
     except RuntimeError:  # no more threads, or the process ends
         objects.clear()
 
@@ -657,7 +658,7 @@ def get_pages(array: npt.NDArray[Any]) -> None:
     """
     if array.nbytes >= _PAGES_MIN:
         with suppress(RuntimeError):  # no more threads, or the process ends
-            threading.Thread(target=_get_in_pieces, args=(array,), name="get-pages").start()
+            start_thread(threading.Thread(target=_get_in_pieces, args=(array,), name="get-pages"))
 
 
 def _get_in_pieces(array: npt.NDArray[Any]) -> None:

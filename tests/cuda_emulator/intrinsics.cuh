@@ -50,6 +50,8 @@ template <class T> void store_wide(T* to, const T& value)
     *to = value;
 }
 
+template <class T> void prefetch(const T*) {}
+
 inline void add_unseen(u64* to, u64 amount) { atomicAdd(to, amount); }
 inline void add_unseen(double* to, double amount) { atomicAdd(to, amount); }
 
