@@ -40,10 +40,14 @@ def forget_unused(cache: Path) -> int:
     with suppress(OSError):
         if now - (cache / _LOOKED).stat().st_mtime < DAY_S:
             return 0
-    removed = 0
-    with suppress(OSError):  # it is not ours to write
+    try:
         (cache / _LOOKED).touch()
-        for folder in cache.iterdir():
+        folders = [*cache.iterdir()]
+    except OSError:  # it is not ours to write
+        return 0
+    removed = 0
+    for folder in folders:
+        with suppress(OSError):  # no folder, or another user's: what is wrong with one says nothing of others
             if folder.name == "cupy":
                 removed += _forget(folder, _last_read(folder), now - KEPT_S)
             elif folder.name.split(".")[0] == "graphtide":
@@ -82,7 +86,7 @@ def _forget(folder: Path, used: dict[str, float], before: float) -> int:
     removed = 0
     for name, at in used.items():
         if at < before:
-            with suppress(FileNotFoundError):
+            with suppress(OSError):  # somebody else has removed it, or has to
                 (folder / name).unlink()
                 removed += 1
     return removed
