@@ -33,6 +33,8 @@ from waiting import PATIENCE_S
 from graphtide.compute import registry
 from graphtide.daemon import cli, logs, os_errors, terminal
 from graphtide.daemon.client.wire import pack_bitmap, pack_column
+from graphtide.daemon.commands.flags import with_homes
+from graphtide.daemon.commands.settings import flags_of, loaded_of
 from graphtide.daemon.config.load import from_tables
 from graphtide.daemon.config.settings import Config
 from graphtide.daemon.errors import (
@@ -49,7 +51,6 @@ from graphtide.daemon.errors import (
     Unauthorized,
     UnknownProgram,
 )
-from graphtide.daemon.flags import with_homes
 from graphtide.daemon.ingest import kafka_client, sources
 from graphtide.daemon.ingest.dead_letters import pack_letter
 from graphtide.daemon.os_errors import SOCKET_PATH_BYTES, why
@@ -283,18 +284,18 @@ def test_debug_shows_the_traceback() -> None:
 
 
 def test_flags_become_settings_and_set_wins() -> None:
-    flags = cli._flags(
+    flags = flags_of(
         ["source.path=/b", "server.insecure=true"],
         spool="/a",
         listen=["unix:/x", "tcp://127.0.0.1:1"],
         metrics="off",
         checkpoints="/c",
     )
-    config = cli._load(None, flags).config
+    config = loaded_of(None, flags).config
     assert config.source.path == Path("/b") and config.server.insecure
     assert config.server.listen == ("unix:/x", "tcp://127.0.0.1:1")
     assert config.metrics.address() is None and config.checkpoint.path == Path("/c")
-    config = cli._load(None, cli._flags(None, kafka="h:1,i:2", topics=["a", "b"])).config
+    config = loaded_of(None, flags_of(None, kafka="h:1,i:2", topics=["a", "b"])).config
     assert config.source.kind == "kafka"
     assert config.source.bootstrap_servers == ("h:1", "i:2") and config.source.topics == ("a", "b")
 
@@ -1310,6 +1311,26 @@ def test_names_that_users_gave_are_no_columns_of_an_answer() -> None:
     named = {"results": {"null": values, "values": values}, "offsets": {"null": {0: 5}}}
     one = {"values": [1]}
     assert query.readable(named) == {"results": {"null": one, "values": one}, "offsets": {"null": {0: 5}}}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "query unix:/x stats",
+        "watch unix:/x pagerank",
+        "top unix:/x",
+        "export a.csv --address unix:/x",
+        "checkpoint now unix:/x",
+    ],
+)
+def test_every_command_that_asks_a_daemon_is_let_in_by_the_same_options(
+    runner: CliRunner, tmp_path: Path, words: str
+) -> None:
+    (tmp_path / "key.pem").touch()
+    done = runner.invoke(cli.app, [*words.split(), "--tls", "--tls-key", "key.pem"])
+    assert done.exit_code == 2 and "--tls-key belongs to --tls-cert" in done.stderr, done.stderr
+    done = runner.invoke(cli.app, [*words.split(), "--token-file", "none"])
+    assert isinstance(done.exception, SystemExit) and "--token-file" in done.stderr, done.stderr
 
 
 def test_answers_are_json_for_programs(runner: CliRunner, asked: list[Any]) -> None:

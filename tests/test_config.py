@@ -163,6 +163,7 @@ TWICE = ("source.client.ssl_password_file", "together with client.ssl_password")
         ({"source": {"kind": "kafka", "topics": ["a"]}}, "source.bootstrap_servers", "at least one broker"),
         ({"source": {"kind": "kafka", "bootstrap_servers": ["h:1"]}}, "source.topics", "at least one topic"),
         ({"source": {"bootstrap_servers": ["host"]}}, "source.bootstrap_servers", "HOST:PORT"),
+        ({"results": {"bootstrap_servers": ["h:1", "host"]}}, "results.bootstrap_servers", "('host' is not)"),
         ({"source": {"topics": ["a", "a"]}}, "source.topics", "each topic once"),
         ({"source": {"csv_columns": ["src", "weight"]}}, "source.csv_columns", "src and dst"),
         ({"source": {"columns": {"source": "a"}}}, "source.columns.source", "unknown key"),

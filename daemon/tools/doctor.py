@@ -17,13 +17,13 @@ import socket
 import stat
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import psutil
 
@@ -34,6 +34,9 @@ from ..config.settings import Config
 from ..errors import ConfigError, GraphtideError
 from ..os_errors import require_address_space, require_compiler, require_descriptors, why
 from ..serve.listening import TlsFiles, checked_tls, group_id_of, is_stale, others_may_write
+
+if TYPE_CHECKING:
+    from ..ingest.topic_settings import TopicSettings
 
 Status = Literal["ok", "warn", "fail"]
 
@@ -415,17 +418,13 @@ def _kafka(config: Config) -> Iterator[Finding]:
         return
     from kafka import KafkaConsumer
 
-    from ..ingest.kafka_client import connect, disconnect
+    from ..ingest.kafka_client import disconnect
     from ..ingest.topic_settings import meant
 
     servers = ", ".join(config.source.bootstrap_servers)
-    options: dict[str, Any] = {
-        "bootstrap_servers": list(config.source.bootstrap_servers),
-        "bootstrap_timeout_ms": KAFKA_TIMEOUT_MS,
-        "request_timeout_ms": KAFKA_TIMEOUT_MS,
-    }
     try:
-        consumer = connect(KafkaConsumer, config.source.client_options(), **options)
+        client = config.source.client_options()
+        consumer = _connected(KafkaConsumer, config.source.bootstrap_servers, client)
     except Exception as error:  # the client's options can fail in as many ways as there are options
         hint = "check source.bootstrap_servers, source.client and the network"
         yield Finding("kafka", "fail", f"{servers}: {error}", hint)
@@ -435,7 +434,7 @@ def _kafka(config: Config) -> Iterator[Finding]:
         known = consumer.topics()
         for topic in config.source.topics:
             if topic in known:
-                yield from _topic(config, consumer, topic, options)
+                yield from _topic(config, consumer, topic, client)
             else:
                 hint = f"create it, or let this user describe it{meant([topic], known)}"
                 yield Finding(f"topic {topic}", "fail", "not there", hint)
@@ -443,14 +442,40 @@ def _kafka(config: Config) -> Iterator[Finding]:
         disconnect(consumer)
 
 
-def _topic(config: Config, consumer: Any, topic: str, options: dict[str, Any]) -> Iterator[Finding]:
-    from kafka import KafkaAdminClient, TopicPartition
-
+def _connected(kind: Callable[..., Any], servers: Sequence[str], client: Mapping[str, Any]) -> Any:
+    """A client of kafka-python with these options: one that does not look long for its cluster."""
     from ..ingest.kafka_client import connect
+
+    return connect(
+        kind,
+        client,
+        bootstrap_servers=list(servers),
+        bootstrap_timeout_ms=KAFKA_TIMEOUT_MS,
+        request_timeout_ms=KAFKA_TIMEOUT_MS,
+    )
+
+
+def _settings_of(topic: str, servers: Sequence[str], client: Mapping[str, Any]) -> TopicSettings | None:
+    """Those of a topic; None: this user may not see them."""
+    from kafka import KafkaAdminClient
+
+    from ..ingest.topic_settings import read_topic_settings
+
+    with contextlib.closing(_connected(KafkaAdminClient, servers, client)) as admin:
+        return read_topic_settings(admin, [topic]).get(topic)
+
+
+def _unseen(check: str) -> Finding:
+    found = "its settings cannot be seen, so whether it is compacted is not known"
+    return Finding(check, "warn", found, "let this user describe its configs")
+
+
+def _topic(config: Config, consumer: Any, topic: str, client: Mapping[str, Any]) -> Iterator[Finding]:
+    from kafka import TopicPartition
+
     from ..ingest.topic_settings import (
         beginning_problem,
         compaction_problem,
-        read_topic_settings,
         retention_problem,
         tombstone_problem,
     )
@@ -458,11 +483,9 @@ def _topic(config: Config, consumer: Any, topic: str, options: dict[str, Any]) -
     name = f"topic {topic}"
     partitions = [TopicPartition(topic, number) for number in sorted(consumer.partitions_for_topic(topic) or ())]
     yield Finding(name, "ok", f"{len(partitions)} partitions")
-    with contextlib.closing(connect(KafkaAdminClient, config.source.client_options(), **options)) as admin:
-        settings = read_topic_settings(admin, [topic]).get(topic)
+    settings = _settings_of(topic, config.source.bootstrap_servers, client)
     if settings is None:
-        hint = "let this user describe its configs"
-        yield Finding(name, "warn", "its settings cannot be seen, so whether it is compacted is not known", hint)
+        yield _unseen(name)
     else:
         problem = compaction_problem(topic, settings)
         if problem and config.source.keyed:
@@ -523,21 +546,15 @@ def _window(config: Config) -> Iterator[Finding]:
 def _results(config: Config) -> Iterator[Finding]:
     if config.results.kind != "kafka":
         return
-    from kafka import KafkaAdminClient, KafkaConsumer
+    from kafka import KafkaConsumer
 
-    from ..ingest.kafka_client import connect, disconnect
-    from ..ingest.topic_settings import read_topic_settings
+    from ..ingest.kafka_client import disconnect
 
     topic = config.results.topic
     name = f"results {topic}"
     servers, client = config.results_servers()
-    options: dict[str, Any] = {
-        "bootstrap_servers": list(servers),
-        "bootstrap_timeout_ms": KAFKA_TIMEOUT_MS,
-        "request_timeout_ms": KAFKA_TIMEOUT_MS,
-    }
     try:
-        consumer = connect(KafkaConsumer, client, **options)
+        consumer = _connected(KafkaConsumer, servers, client)
     except Exception as error:  # as in ``_kafka``
         hint = "check results.bootstrap_servers, results.client (or the source's) and the network"
         yield Finding(name, "fail", f"{', '.join(servers)}: {error}", hint)
@@ -550,11 +567,9 @@ def _results(config: Config) -> Iterator[Finding]:
         yield Finding(name, "ok", f"{len(consumer.partitions_for_topic(topic) or ())} partitions")
     finally:
         disconnect(consumer)
-    with contextlib.closing(connect(KafkaAdminClient, client, **options)) as admin:
-        settings = read_topic_settings(admin, [topic]).get(topic)
+    settings = _settings_of(topic, servers, client)
     if settings is None:
-        hint = "let this user describe its configs"
-        yield Finding(name, "warn", "its settings cannot be seen, so whether it is compacted is not known", hint)
+        yield _unseen(name)
     elif not settings.compacted:
         hint = "set cleanup.policy=compact, so that the newest value of each vertex stays"
         yield Finding(name, "warn", "it is not compacted: it grows for ever, or loses values by age", hint)

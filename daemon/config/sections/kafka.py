@@ -1,16 +1,17 @@
-"""What the source and the results of Kafka share: names of topics, and options of its client."""
+"""What the source and the results of Kafka share: names of topics, brokers, and options of its client."""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator
 
 from ...client.addresses import UnknownHome, from_home
+from ..addresses import parse_tcp
 from ..secrets import FileSecret
 from .section import Problem
 
@@ -50,6 +51,15 @@ def _checked_topic(name: str) -> str:
 
 
 Topic = Annotated[str, AfterValidator(_checked_topic)]
+
+
+def broker_problems(servers: Iterable[str]) -> Iterator[Problem]:
+    """What is wrong with the addresses of brokers."""
+    for server in servers:
+        try:
+            parse_tcp(server)
+        except ValueError as error:
+            yield "bootstrap_servers", f"each {error} ({server!r} is not)"
 
 
 def client_options(key: str, table: Mapping[str, Any]) -> dict[str, Any]:

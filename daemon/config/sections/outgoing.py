@@ -8,8 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from ..addresses import parse_tcp
-from .kafka import Topic, client_problems
+from .kafka import Topic, broker_problems, client_problems
 from .section import Folder, Problem, Section, Words
 
 
@@ -102,11 +101,7 @@ class ResultsConfig(Section):
                 "client",
                 "must be left out without results.bootstrap_servers: the source's come with its own",
             )
-        for server in self.bootstrap_servers:
-            try:
-                parse_tcp(server)
-            except ValueError as error:
-                yield "bootstrap_servers", f"each {error} ({server!r} is not)"
+        yield from broker_problems(self.bootstrap_servers)
         if duplicates := {id for id in self.programs if self.programs.count(id) > 1}:
             yield "programs", f"must name each program once ({', '.join(sorted(duplicates))})"
         if self.client:

@@ -10,9 +10,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from ...records.encodings import OBJECTS, REGISTERED, Encoding
-from ..addresses import parse_tcp
 from .columns import ColumnsConfig
-from .kafka import client_options, client_problems, is_topic
+from .kafka import broker_problems, client_options, client_problems, is_topic
 from .registry import RegistryConfig
 from .section import INT64_DIGITS, INT64_MAX, Folder, Problem, Section, Words
 
@@ -135,11 +134,7 @@ class SourceConfig(Section):
                 yield "bootstrap_servers", 'must name at least one broker when kind is "kafka"'
             if not self.topics:
                 yield "topics", 'must name at least one topic when kind is "kafka"'
-        for server in self.bootstrap_servers:
-            try:
-                parse_tcp(server)
-            except ValueError as error:
-                yield "bootstrap_servers", f"each {error} ({server!r} is not)"
+        yield from broker_problems(self.bootstrap_servers)
         if wrong := [topic for topic in self.topics if not is_topic(topic)]:
             yield "topics", f"must be names of topics: letters, digits, '.', '_' and '-' ({wrong[0]!r} is none)"
         if duplicates := {topic for topic in self.topics if self.topics.count(topic) > 1}:

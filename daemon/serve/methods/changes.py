@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ....compute.program import ExternalId
 from ....gpma.edges import distinct
 from ....gpma.index.ids import MAX_STRING_ID_BYTES, IdColumn, StringColumn
+from ..asker import Asker
 from ..largest import Largest
 from ..params import Outcome, Params, wrong
 from ..results import Snapshot
@@ -15,73 +18,110 @@ from .named import program_of
 from .registry import method
 
 
-@method("subscribe")
-def subscribe(serving: Serving, params: Params) -> Outcome:
-    """Hear of what each epoch changes, of all vertices or of some, in notifications after the answer."""
-    id = params.program()
-    ids = params.vertices_or_all("vertices", serving)
-    threshold = params.number("threshold", 0.0)
-    whole = params.flag("snapshot", default=True)
-    since = params.epoch("since")
-    top = params.limited("top", serving.limits, "top_k_max", default=0)
-    order = params.choice("order", ("desc", "asc"))
-    params.end()
-    if order == "asc" and not top:
-        raise wrong("order", "goes with top")
-    if top and (ids is not None or threshold or not whole):
-        raise wrong("top", "goes with no vertices and no threshold, and begins with a snapshot")
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """What a subscriber asks to hear of."""
 
-    def make_scope() -> Scope:
-        if top:
-            return Largest(top, descending=order == "desc")
-        if ids is not None:
-            return Chosen(_distinct(ids), threshold)
-        if whole and since is None:
-            serving.read(check_all)
-        return Everyone(threshold)
+    serving: Serving
+    asker: Asker
+    program: str
+    ids: IdColumn | None
+    """Of these vertices; None: of all."""
+    threshold: float
+    whole: bool
+    """Whether it begins with the values that there are."""
+    since: tuple[int, int] | None
+    top: int
+    """So many of the largest or smallest values, all the time; 0: changes."""
+    descending: bool
 
-    def check_all(snapshot: Snapshot) -> None:
-        limit = serving.limits.vertices_max
+    @staticmethod
+    def of(serving: Serving, params: Params) -> _Wish:
+        """That of a request.
+
+        Raises:
+            RequestError: its parameters are wrong, or do not go together.
+        """
+        id = params.program()
+        ids = params.vertices_or_all("vertices", serving)
+        threshold = params.number("threshold", 0.0)
+        whole = params.flag("snapshot", default=True)
+        since = params.epoch("since")
+        top = params.limited("top", serving.limits, "top_k_max", default=0)
+        order = params.choice("order", ("desc", "asc"))
+        params.end()
+        if order == "asc" and not top:
+            raise wrong("order", "goes with top")
+        if top and (ids is not None or threshold or not whole):
+            raise wrong("top", "goes with no vertices and no threshold, and begins with a snapshot")
+        return _Wish(serving, params.asker, id, ids, threshold, whole, since, top, order == "desc")
+
+    def is_long(self) -> bool:
+        """Whether it takes too long to prepare for the other requests to wait."""
+        if self.ids is not None:
+            return len(self.ids) > VERTICES_INLINE_MAX
+        return not self.top and self.serving.snapshot().n_vertices > SCAN_CHUNK
+
+    def prepared(self) -> tuple[Scope, Snapshot]:
+        """Where to look for changes, and the epoch to begin at."""
+        scope = self._scope()
+        return scope, self._beginning(scope)
+
+    def _scope(self) -> Scope:
+        if self.top:
+            return Largest(self.top, descending=self.descending)
+        if self.ids is not None:
+            return Chosen(_distinct(self.ids), self.threshold)
+        if self.whole and self.since is None:
+            self.serving.read(self._check_all)
+        return Everyone(self.threshold)
+
+    def _check_all(self, snapshot: Snapshot) -> None:
+        limit = self.serving.limits.vertices_max
         if snapshot.n_vertices > limit:
             check_told(snapshot.n_alive, limit, "exist")
 
-    def beginning(scope: Scope) -> Snapshot:
-        """The epoch to begin at. Whoever chose vertices knows it, and needs none of what it changed later."""
-        if whole or since is not None or not isinstance(scope, Chosen):
-            return serving.snapshot()
-        limit = serving.limits.vertices_max
+    def _beginning(self, scope: Scope) -> Snapshot:
+        """Whoever chose vertices knows the epoch, and needs none of what it changed later."""
+        if self.whole or self.since is not None or not isinstance(scope, Chosen):
+            return self.serving.snapshot()
+        limit = self.serving.limits.vertices_max
 
         def know(snapshot: Snapshot) -> Snapshot:
-            scope.know(Look(serving, snapshot, program_of(snapshot, id), None, None, limit))
+            scope.know(Look(self.serving, snapshot, program_of(snapshot, self.program), None, None, limit))
             return snapshot
 
-        return serving.read(know)
+        return self.serving.read(know)
 
-    def begin(scope: Scope, snapshot: Snapshot) -> Reply:
-        kind = serving.program_class(program_of(snapshot, id).kind)
-        if threshold and kind.value is ExternalId:
+    def begin(self, scope: Scope, snapshot: Snapshot) -> Reply:
+        """Subscribe.
+
+        Raises:
+            RequestError: the program's values are not such that what is asked for makes sense.
+        """
+        kind = self.serving.program_class(program_of(snapshot, self.program).kind)
+        if self.threshold and kind.value is ExternalId:
             raise wrong("threshold", f"is for numbers: the values of {kind.kind} are vertices")
-        if top and kind.value is ExternalId:
+        if self.top and kind.value is ExternalId:
             raise no_order(kind.kind)
-        number, resumed = serving.subscriptions.add(
-            params.asker.connection, id, scope, snapshot, since=since, from_now=not whole
+        number, resumed = self.serving.subscriptions.add(
+            self.asker.connection, self.program, scope, snapshot, since=self.since, from_now=not self.whole
         )
-        return Reply(serving.stamp(snapshot), {"subscription": number, "resumed": resumed})
+        return Reply(self.serving.stamp(snapshot), {"subscription": number, "resumed": resumed})
 
-    def prepared() -> tuple[Scope, Snapshot]:
-        scope = make_scope()
-        return scope, beginning(scope)
+
+@method("subscribe")
+def subscribe(serving: Serving, params: Params) -> Outcome:
+    """Hear of what each epoch changes, of all vertices or of some, in notifications after the answer."""
+    wish = _Wish.of(serving, params)
 
     async def begin_long() -> Reply:
-        return begin(*await serving.in_thread(params.asker, prepared))
+        return wish.begin(*await serving.in_thread(params.asker, wish.prepared))
 
-    def begin_somehow() -> Outcome:
-        is_long = not top and serving.snapshot().n_vertices > SCAN_CHUNK
-        if ids is not None:
-            is_long = len(ids) > VERTICES_INLINE_MAX
-        return begin_long() if is_long else begin(*prepared())
+    def begin() -> Outcome:
+        return begin_long() if wish.is_long() else wish.begin(*wish.prepared())
 
-    return params.once_covered(serving, begin_somehow)
+    return params.once_covered(serving, begin)
 
 
 def _distinct(ids: IdColumn) -> IdColumn:

@@ -8,19 +8,13 @@ from typing import Annotated
 
 import typer
 
+from .access import Access, let_in
 from .flags import (
     AddressFlag,
     AtFlag,
     JsonFlag,
     Misused,
-    TlsCaFlag,
-    TlsCertFlag,
-    TlsFlag,
-    TlsKeyFlag,
-    TokenFileFlag,
-    TokenFlag,
     WaitFlag,
-    client_of,
     epoch_of,
     examples,
 )
@@ -37,6 +31,7 @@ EXPORT_EPILOG = examples(
 )
 
 
+@let_in
 def export(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write the edges to.")],
     address: AddressFlag = None,
@@ -50,12 +45,8 @@ def export(
     ] = None,
     timeout: WaitFlag = 60.0,
     json: JsonFlag = False,
-    token: TokenFlag = None,
-    token_file: TokenFileFlag = None,
-    tls: TlsFlag = False,
-    tls_ca: TlsCaFlag = None,
-    tls_cert: TlsCertFlag = None,
-    tls_key: TlsKeyFlag = None,
+    *,
+    access: Access,
 ) -> None:
     """Write the graph of one epoch to a file: precisely the graph that its published results belong to."""
     if (address is None) == (checkpoint is None):
@@ -63,14 +54,14 @@ def export(
     if vertices is not None and vertices.resolve() == file.resolve():
         raise Misused("--vertices needs a file of its own")
     epoch = epoch_of(at)
-    from .tools import checkpoints
-    from .tools import export as exporting
+    from ..tools import checkpoints
+    from ..tools import export as exporting
 
     for path in (file, vertices):
         if path is not None:
             exporting.check_target(path)
     if address is not None:
-        with client_of(address, token, token_file, tls, tls_ca, tls_cert, tls_key) as client:
+        with access.client(address) as client:
             folder = checkpoints.made_by_daemon(client, epoch, timeout)
     else:
         assert checkpoint is not None
@@ -105,6 +96,7 @@ FolderArgument = Annotated[
 @checkpoint_app.command(
     epilog=examples("[cyan]graphtide checkpoint now unix:/run/graphtide.sock --json[/cyan]"),
 )
+@let_in
 def now(
     place: Annotated[
         str | None, typer.Argument(metavar="ADDRESS", help="unix:PATH or tcp://HOST:PORT", show_default=False)
@@ -112,19 +104,15 @@ def now(
     address: AddressFlag = None,
     timeout: WaitFlag = 60.0,
     json: JsonFlag = False,
-    token: TokenFlag = None,
-    token_file: TokenFileFlag = None,
-    tls: TlsFlag = False,
-    tls_ca: TlsCaFlag = None,
-    tls_cert: TlsCertFlag = None,
-    tls_key: TlsKeyFlag = None,
+    *,
+    access: Access,
 ) -> None:
     """Have a running daemon write a checkpoint of the present epoch or a later one, and wait for it."""
     if (place is None) == (address is None):
         raise typer.BadParameter("give one ADDRESS, unix:PATH or tcp://HOST:PORT")
-    from .tools.checkpoints import make_now
+    from ..tools.checkpoints import make_now
 
-    with client_of(place or address or "", token, token_file, tls, tls_ca, tls_cert, tls_key) as client:
+    with access.client(place or address or "") as client:
         raise typer.Exit(make_now(client, timeout, as_json=json))
 
 
@@ -133,7 +121,7 @@ def now(
 )
 def list_(folder: FolderArgument, json: JsonFlag = False) -> None:
     """List checkpoints, newest first, by what they say of themselves; their checksums are not compared."""
-    from .tools.checkpoints import list_all
+    from ..tools.checkpoints import list_all
 
     raise typer.Exit(list_all(folder, as_json=json))
 
@@ -147,7 +135,7 @@ def verify(
     json: JsonFlag = False,
 ) -> None:
     """Read checkpoints and compare all checksums; exit code 5 if one does not hold."""
-    from .tools import checkpoints
+    from ..tools import checkpoints
 
     chosen = folder if at is None else checkpoints.find(folder, epoch_of(at))
     raise typer.Exit(checkpoints.verify(chosen, as_json=json))
@@ -158,7 +146,7 @@ def verify(
 )
 def inspect(folder: FolderArgument, at: AtFlag = "latest", json: JsonFlag = False) -> None:
     """Show what a checkpoint holds: epoch, offsets, settings, programs, arrays."""
-    from .tools import checkpoints
+    from ..tools import checkpoints
 
     raise typer.Exit(checkpoints.inspect(folder, epoch_of(at), as_json=json))
 
@@ -177,6 +165,6 @@ def copy(
 ) -> None:
     """Copy a checkpoint into another folder, whole and compared: to keep it, or to start from it."""
     os.umask(0o077)  # as for what the daemon makes
-    from .tools import checkpoints
+    from ..tools import checkpoints
 
     raise typer.Exit(checkpoints.copy(folder, target, epoch_of(at), as_json=json))

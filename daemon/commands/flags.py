@@ -1,20 +1,15 @@
-"""What several commands have in common: their options, examples, and how they are let in."""
+"""What several commands have in common: their options, and examples."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from .client.addresses import UnknownHome, from_home
-
-if TYPE_CHECKING:
-    import ssl
-
-    from .client import Client
+from ..client.addresses import UnknownHome, from_home
 
 
 class Misused(typer.BadParameter):
@@ -38,7 +33,7 @@ def brokers(value: str | None) -> str | None:
     Raises:
         BadParameter: it names none, or something else.
     """
-    from .config.addresses import parse_tcp
+    from ..config.addresses import parse_tcp
 
     for server in [] if value is None else value.split(","):
         try:
@@ -119,22 +114,6 @@ MetricsFlag = Annotated[
 CheckpointsFlag = Annotated[
     str | None, typer.Option("--checkpoints", metavar="DIR", help="Keep checkpoints there.")
 ]
-TokenFlag = Annotated[
-    str | None, typer.Option(envvar="GRAPHTIDE_TOKEN", help="The token that the daemon asks for.")
-]
-TokenFileFlag = Annotated[Path | None, typer.Option(help="A file that holds the token.")]
-TlsFlag = Annotated[bool, typer.Option("--tls", help="Use TLS.")]
-TlsCaFlag = Annotated[
-    Path | None, typer.Option(help="Use TLS and trust this PEM file only.", exists=True, dir_okay=False)
-]
-TlsCertFlag = Annotated[
-    Path | None,
-    typer.Option(help="Use TLS and present this certificate (PEM, its key in it).", exists=True, dir_okay=False),
-]
-TlsKeyFlag = Annotated[
-    Path | None,
-    typer.Option(help="The key of the certificate, if it has a file of its own.", exists=True, dir_okay=False),
-]
 ColumnFlags = Annotated[
     list[str] | None,
     typer.Option(
@@ -153,34 +132,6 @@ AtFlag = Annotated[
 WaitFlag = Annotated[float, typer.Option("--timeout", min=0, metavar="SECONDS", help="Wait at most this long.")]
 
 
-def token_of(token: str | None, file: Path | None) -> str | None:
-    """The token that a client presents."""
-    from .config.secrets import read_secret
-
-    return token if file is None else read_secret("--token-file", file)
-
-
-def trust_of(tls: bool, ca: Path | None, certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
-    """How a client uses TLS; None: not at all."""
-    import ssl
-
-    if key is not None and certificate is None:
-        raise Misused("--tls-key belongs to --tls-cert")
-    if not (tls or ca or certificate):
-        return None
-    try:
-        trust = ssl.create_default_context(cafile=ca)
-    except OSError as error:
-        raise typer.BadParameter(f"{ca} has no certificates in PEM: {error}", param_hint="--tls-ca") from None
-    if certificate is not None:
-        try:
-            trust.load_cert_chain(certificate, key)
-        except OSError as error:
-            wrong = f"{certificate}, and {key or 'in it'}, are no certificate with its key in PEM: {error}"
-            raise typer.BadParameter(wrong, param_hint="--tls-cert") from None
-    return trust
-
-
 def metrics_url(text: str) -> str:
     """``--metrics``: HOST:PORT, or a whole URL.
 
@@ -189,7 +140,7 @@ def metrics_url(text: str) -> str:
     """
     from urllib.parse import urlsplit
 
-    from .config.addresses import parse_tcp
+    from ..config.addresses import parse_tcp
 
     try:
         if "://" not in text:
@@ -210,7 +161,7 @@ def checked(address: str) -> str:
     Raises:
         Misused: it is none.
     """
-    from .client.addresses import parse_address
+    from ..client.addresses import parse_address
 
     try:
         parse_address(address)
@@ -219,29 +170,13 @@ def checked(address: str) -> str:
     return address
 
 
-def client_of(
-    address: str,
-    token: str | None,
-    token_file: Path | None,
-    tls: bool,
-    tls_ca: Path | None,
-    tls_cert: Path | None,
-    tls_key: Path | None,
-) -> Client:
-    """A client of this daemon, let in as the options say."""
-    from .client import Client
-
-    trust = trust_of(tls, tls_ca, tls_cert, tls_key)
-    return Client(checked(address), token=token_of(token, token_file), ssl_context=trust)
-
-
 def epoch_of(text: str) -> tuple[int, int] | None:
     """``--at``: an epoch, None for the latest.
 
     Raises:
         BadParameter: it is neither.
     """
-    from .tools.checkpoints import parse_epoch
+    from ..tools.checkpoints import parse_epoch
 
     try:
         return parse_epoch(text)

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..records.encodings import Encoding
 from .flags import ConfigFile, JsonFlag, Misused, brokers, examples
-from .records.encodings import Encoding
+from .settings import loaded_of
 
 if TYPE_CHECKING:
-    from .records.stream import BadRecord
+    from ..records.stream import BadRecord
 
 dead_letters_app = typer.Typer(
     help="Look at bad records that were set aside, and send them once more.",
@@ -37,7 +38,7 @@ def _reason(text: str | None) -> str | None:
     if text is not None:
         import difflib
 
-        from .ingest.decode import REASONS
+        from ..ingest.decode import REASONS
 
         if text not in REASONS and (close := difflib.get_close_matches(text, REASONS, n=1)):
             raise typer.BadParameter(f"there is no reason {text!r}; did you mean {close[0]}?")
@@ -74,11 +75,7 @@ SourceFlag = Annotated[
 
 def _client(config: Path | None) -> Mapping[str, Any]:
     """How a daemon of these settings logs in to Kafka."""
-    if config is None:
-        return {}
-    from .config.load import load
-
-    return load(config, flags=[]).config.source.client_options()
+    return {} if config is None else loaded_of(config, []).config.source.client_options()
 
 
 def _letters(
@@ -91,7 +88,7 @@ def _letters(
 ) -> Iterator[BadRecord]:
     if (folder is None) == (kafka is None) or (kafka is None) != (topic is None):
         raise Misused("give either DIR, or --kafka and --topic")
-    from .tools.dead_letters import Choice, from_folder, from_topic
+    from ..tools.dead_letters import Choice, from_folder, from_topic
 
     if folder is not None:
         found = from_folder(folder)
@@ -115,7 +112,7 @@ def list_(
     json: JsonFlag = False,
 ) -> None:
     """List dead letters: where they stood, why they are bad, and how they begin; --json prints them whole."""
-    from .tools.dead_letters import list_some
+    from ..tools.dead_letters import list_some
 
     letters = _letters(folder, kafka, topic, config, reason, source)
     raise typer.Exit(list_some(letters, limit, as_json=json))
@@ -132,7 +129,7 @@ def count(
     json: JsonFlag = False,
 ) -> None:
     """Count dead letters by reason and by what they came from, each once however often it was delivered."""
-    from .tools.dead_letters import count_all
+    from ..tools.dead_letters import count_all
 
     raise typer.Exit(count_all(_letters(folder, kafka, topic, config, reason, source), as_json=json))
 
@@ -149,7 +146,7 @@ def show(
     json: JsonFlag = False,
 ) -> None:
     """Show all of the letters of one place."""
-    from .tools.dead_letters import show_one
+    from ..tools.dead_letters import show_one
 
     raise typer.Exit(show_one(_letters(folder, kafka, topic, config), place, as_json=json))
 
@@ -199,8 +196,8 @@ def replay(
     letters_in = None if folder is None else folder if folder.is_dir() else folder.parent
     if spool is not None and letters_in is not None and spool.resolve() == letters_in.resolve():
         raise typer.BadParameter("the folder of the letters is no spool: no daemon reads it", param_hint="--spool")
-    from .tools import dead_letters
-    from .tools.replayed import FolderMarks, TopicMarks, Unsent
+    from ..tools import dead_letters
+    from ..tools.replayed import FolderMarks, TopicMarks, Unsent
 
     letters = _letters(folder, kafka, topic, config, reason, source)
     if folder is not None:
@@ -214,7 +211,7 @@ def replay(
         done, files = dead_letters.replay_to_spool(unsent, spool, encoding, csv_header)
     else:
         assert to_kafka is not None and to_topic is not None
-        from .tools.destinations import KafkaDestination
+        from ..tools.destinations import KafkaDestination
 
         with closing(KafkaDestination(to_kafka, to_topic, client=_client(config))) as destination:
             done = dead_letters.replay_to_topic(unsent, destination, encoding, csv_header)
