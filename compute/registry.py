@@ -122,7 +122,9 @@ def _named(kind: str, problem: str) -> Iterator[None]:
     try:
         yield
     except ProgramError as error:
-        raise type(error)(f"{kind}: {error}", error.parameter) from error
+        # The same error: its class may be a user's, which is made in whatever way.
+        error.args = (f"{kind}: {error}",)
+        raise
     except Exception as error:
         raise ProgramError(f"{kind} {problem}: {type(error).__name__}: {_cause(error)}") from error
 

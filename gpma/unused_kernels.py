@@ -61,7 +61,7 @@ def forget_unused(cache: Path) -> int:
         return 0
     removed = 0
     for folder in folders:
-        with suppress(OSError):  # this one is not, or no folder
+        with suppress(OSError):  # no folder, or another user's: what is wrong with one says nothing of others
             if folder.name == "cupy":
                 removed += _forget(folder, _last_read(folder), now - KEPT_S)
             elif folder.name.split(".")[0] == "graphtide":
@@ -108,7 +108,7 @@ def _forget(folder: Path, used: dict[str, float], before: float) -> int:
     removed = 0
     for name, at in used.items():
         if at < before:
-            with suppress(FileNotFoundError):
+            with suppress(OSError):  # somebody else has removed it, or has to
                 (folder / name).unlink()
                 removed += 1
     return removed

@@ -1,7 +1,8 @@
 """Looking around in a graph between two changes: breadth-first searches, and edges between sets of vertices.
 
 Both stop after they have read so many entries of rows (``reads_max``; a row that is begun counts as one). They
-go on from there as long as the graph is the same: what takes long is done in pieces, of whatever size.
+go on from there as long as the graph is the same. So what takes long is done in pieces, and what is found does
+not depend on their size.
 """
 
 from __future__ import annotations
@@ -207,8 +208,9 @@ class _Found(NamedTuple):
 
 
 class _Listed(NamedTuple):
-    """Where edges are written to: ``src``, ``dst`` uint32[room], ``weights`` float32[room], or none; and ``marks``
-    uint8[n_vertices], which of them are (``_TARGET``, ``_COMMON``)."""
+    """Which edges are listed, and where they are written. ``marks`` uint8[n_vertices]: what each vertex is among
+    the ends of edges (``_TARGET``, ``_COMMON``). ``src``, ``dst`` uint32[room]; ``weights`` float32[room], or
+    none."""
 
     marks: npt.NDArray[np.uint8]
     src: Vertices

@@ -150,9 +150,8 @@ class OwnedRows(GraphRows):
                     self._mark_loaded(n_vertices)
                     raise
             except BaseException as error:
-                if not isinstance(
-                    error, Exception
-                ):  # an interrupt: some may have the new rows, others the old ones
+                if not isinstance(error, Exception):
+                    # An interrupt: some may have the new rows, and others the old ones.
                     self._broken_off(error)
                 raise
         self._told(lambda _: self._mark_loaded(n_vertices))

@@ -698,6 +698,21 @@ def test_refusals_are_exact(kind: str, params: dict[str, Any], message: str) -> 
     assert str(refused.value) == message.replace("KINDS", ", ".join(sorted(registry.KINDS)))
 
 
+def test_a_refusal_of_a_users_own_class_stays_one_and_names_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    class TooSmall(ProgramError):
+        def __init__(self, *, least: int) -> None:
+            super().__init__(f"at least {least} are needed", "source")
+
+    class Picky(registry.KINDS["bfs"]):  # type: ignore[misc]
+        def __init__(self, *_: Any, **given: Any) -> None:
+            raise TooSmall(least=3)
+
+    monkeypatch.setitem(registry.KINDS, "bfs", Picky)
+    with pytest.raises(TooSmall, match=r"^bfs: at least 3 are needed$") as refused:
+        registry.make_program("bfs", "id", {"source": 1})
+    assert refused.value.parameter == "source"
+
+
 @pytest.mark.parametrize("directed", [True, False])
 @pytest.mark.parametrize("weighted", [True, False])
 def test_warm_up_leaves_nothing_to_compile(directed: bool, weighted: bool) -> None:

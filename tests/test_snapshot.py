@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
@@ -139,6 +140,28 @@ def test_a_copy_that_lacks_memory_for_its_changes_is_asked_again(where: str) -> 
         with mock.patch.object(np, where, lacking), pytest.raises(MemoryError, match="made to fail"):
             copy.edges()
         assert arcs_of(copy.edges(), True) == mirrored.model.contents()
+
+
+def test_a_copy_holds_no_changes_any_more_once_its_edges_are_taken() -> None:
+    """Who takes them may have the copy for long: to the end of a program that runs beside the stream, say."""
+    with opened(weighted=True, in_edges=False) as graph:
+        mirrored = Mirrored(graph, np.random.default_rng(1))
+        mirrored.apply(60, 1.0)
+        copy = graph.begin_copy()
+        copy.finish()
+        mirrored.apply(60, 0.5)
+        graph.end_copy(copy)
+        in_order, held = EdgeCopy._last_changes, list[weakref.ref[Any]]()
+
+        def noted(copy: EdgeCopy) -> Any:
+            changes = in_order(copy)
+            held.extend(map(weakref.ref, changes))
+            return changes
+
+        with mock.patch.object(EdgeCopy, "_last_changes", noted):
+            edges = copy.edges()
+        assert len(held) == 3 and all(changes() is None for changes in held)
+        assert arcs_of(edges, True) == mirrored.model.contents()
 
 
 def test_the_graph_may_grow_and_shrink_many_times_while_it_is_copied() -> None:

@@ -95,6 +95,30 @@ def test_it_is_looked_for_once_a_day(cache: Path) -> None:
     assert forget_unused(cache) == 3 and left(cache) == set()
 
 
+@pytest.mark.parametrize("what", ["a file that may not be removed", "no folder"])
+def test_what_is_wrong_with_one_keeps_no_other_one_there(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    for file in cache.rglob("*.*"):
+        if file.is_file():
+            age(file, 31)
+    remove, refused = Path.unlink, list[str]()
+
+    def remove_but_the_first(path: Path) -> None:
+        if not refused:
+            refused.append(path.name)
+            raise PermissionError(path)
+        remove(path)
+
+    if what == "no folder":
+        (cache / "graphtide.0").touch()
+        folders = sorted(cache.iterdir(), key=lambda path: path.is_dir())
+        monkeypatch.setattr(Path, "iterdir", lambda _: iter(folders))
+    else:
+        monkeypatch.setattr(Path, "unlink", remove_but_the_first)
+    assert forget_unused(cache) == 4 - len(refused) and left(cache) == set(refused)
+
+
 def test_a_cache_that_is_not_there_is_no_trouble(tmp_path: Path) -> None:
     assert forget_unused(tmp_path / "none") == 0
 

@@ -89,7 +89,7 @@ class Scratch(NamedTuple):
     number: Vertices
 
 
-# Of these nothing is set before it is used.
+# Columns whose entries are read only after they were written.
 _UNSET = ["was", "old_core", "old_label", "logged", "waiting", "members", "chain", "supports", "owner", "number"]
 
 

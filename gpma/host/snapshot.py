@@ -184,7 +184,8 @@ class EdgeCopy:
         self._through = False
         self._changes: list[tuple[EdgeList, EdgeList, Keys]] = []
         self._n_changes = 0
-        self._last: tuple[Keys, npt.NDArray[np.bool_], Weights] | None = None  # once they stand for all changes
+        # All changes in order, from when they are until the edges have them.
+        self._last: tuple[Keys, npt.NDArray[np.bool_], Weights] | None = None
 
     @property
     def through(self) -> bool:
@@ -249,7 +250,7 @@ class EdgeCopy:
         for i, piece in enumerate(pieces):  # in place: once more over those that have them changes nothing
             part = slice(bounds[i], bounds[i + 1])
             pieces[i] = _with_changes(piece, changed[part], present[part], new_weights[part])
-        self._pieces = []
+        self._pieces, self._last = [], None
         return pieces
 
     def _bytes_to_come(self) -> int:
