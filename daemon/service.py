@@ -262,6 +262,7 @@ class Service:
             self.graph.n_edges,
             ", ".join([*self.link.addresses, *self.link.http_addresses]),
         )
+        self._stack.callback(self._stop.set)  # also where nobody asked for the end
         kernels.look_after_cache(self._stop)
 
     def _compute_programs(self) -> None:
