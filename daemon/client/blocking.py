@@ -8,7 +8,7 @@ import socket
 import ssl
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self, TypeVar
 
 from ..errors import GraphtideError, TimedOut, Unavailable
@@ -132,10 +132,14 @@ class Client(Blocking, Requests):
 
     def _connect(self) -> None:
         """To the first server, from the present one on, that can be spoken to."""
+        self._at_a_server(self._connect_once)
+
+    def _at_a_server(self, begin: Callable[[], None]) -> None:
+        """Begin at the first server, from the present one on, that is there for it."""
         failures: list[GraphtideError] = []
         while len(failures) < len(self._replicas):
             try:
-                return self._connect_once()
+                return begin()
             except (Unavailable, TimedOut) as error:
                 failures.append(error)
                 self._replicas.turn()
@@ -226,17 +230,14 @@ class _Listening(Client):
 
     def begin(self, following: Following) -> None:
         """Open a connection, and subscribe on it: at the first server, from the present one on, that takes it."""
-        failures: list[GraphtideError] = []
-        while len(failures) < len(self._replicas):
+
+        def begin_here() -> None:
             self.close()
             self._heard.clear()
-            try:
-                self._connect_once()
-                return self._exchange(self._subscribe(following))
-            except (Unavailable, TimedOut) as error:
-                failures.append(error)
-                self._replicas.turn()
-        raise none_of(failures) from failures[-1].__cause__
+            self._connect_once()
+            self._exchange(self._subscribe(following))
+
+        self._at_a_server(begin_here)
 
     def hear(self) -> Notification:
         """The next notification.
