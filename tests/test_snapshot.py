@@ -118,16 +118,22 @@ def test_a_copy_among_batches_is_the_graph_after_the_last(
         assert arcs_of(copy.edges(), weighted) == expected
 
 
+def copied_with_changes(graph: Graph) -> tuple[Mirrored, EdgeCopy]:
+    """A copy of all edges, behind whose last piece there were changes."""
+    mirrored = Mirrored(graph, np.random.default_rng(1))
+    mirrored.apply(60, 1.0)
+    copy = graph.begin_copy()
+    copy.finish()
+    mirrored.apply(60, 0.5)
+    graph.end_copy(copy)
+    return mirrored, copy
+
+
 @pytest.mark.parametrize("where", ["argsort", "empty"])
 def test_a_copy_that_lacks_memory_for_its_changes_is_asked_again(where: str) -> None:
     """Nothing of it is forgotten: neither changes that were put in order, nor pieces that have theirs."""
     with opened(weighted=True, in_edges=False) as graph, mock.patch.object(snapshot, "PIECE_EDGES", 7):
-        mirrored = Mirrored(graph, np.random.default_rng(1))
-        mirrored.apply(60, 1.0)
-        copy = graph.begin_copy()
-        copy.finish()
-        mirrored.apply(60, 0.5)
-        graph.end_copy(copy)
+        mirrored, copy = copied_with_changes(graph)
         real, calls = getattr(np, where), 0
 
         def lacking(*arguments: Any, **how: Any) -> Any:
@@ -145,12 +151,7 @@ def test_a_copy_that_lacks_memory_for_its_changes_is_asked_again(where: str) -> 
 def test_a_copy_holds_no_changes_any_more_once_its_edges_are_taken() -> None:
     """Who takes them may have the copy for long: to the end of a program that runs beside the stream, say."""
     with opened(weighted=True, in_edges=False) as graph:
-        mirrored = Mirrored(graph, np.random.default_rng(1))
-        mirrored.apply(60, 1.0)
-        copy = graph.begin_copy()
-        copy.finish()
-        mirrored.apply(60, 0.5)
-        graph.end_copy(copy)
+        mirrored, copy = copied_with_changes(graph)
         in_order, held = EdgeCopy._last_changes, list[weakref.ref[Any]]()
 
         def noted(copy: EdgeCopy) -> Any:
