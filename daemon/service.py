@@ -21,7 +21,6 @@ from . import kernels, systemd
 from .again import LostDevice, StartAgain, lost_before
 from .beginning import Beginning
 from .client.wire import LATENCY_BUCKETS_SECONDS
-from .config.sections.server import TlsConfig
 from .config.settings import Config
 from .contents import Contents, kernels_of
 from .engine.ad_hoc import AdHoc
@@ -172,7 +171,7 @@ class Service:
             self.metrics.registry,
             live=health.live,
             ready=health.ready,
-            tls=_tls_files(self.config.metrics.tls),
+            tls=TlsFiles.of(self.config.metrics.tls),
         )
         self._stack.callback(exposition.close)
         self._renewals.append(exposition.renew_tls)
@@ -198,7 +197,7 @@ class Service:
         self.doors = Doors(
             listen=server.listen,
             http=server.http,
-            tls=_tls_files(server.tls),
+            tls=TlsFiles.of(server.tls),
             insecure=server.insecure,
             socket_group=server.socket_group,
         )
@@ -670,9 +669,3 @@ def _renew_registry(registry: Registry | None, config: Config) -> None:
     now = make_registry(config)
     if registry is not None and now is not None:
         registry.renew(now)
-
-
-def _tls_files(tls: TlsConfig) -> TlsFiles | None:
-    if tls.certificate is None or tls.key is None:
-        return None
-    return TlsFiles(str(tls.certificate), str(tls.key), None if tls.client_ca is None else str(tls.client_ca))

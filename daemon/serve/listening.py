@@ -12,6 +12,7 @@ import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Self
 
 from ..client.addresses import (
     SOCKET_HERE,
@@ -24,6 +25,9 @@ from ..client.addresses import (
 from ..errors import ConfigError
 from ..os_errors import why
 from .shared_memory import anonymous_file
+
+if TYPE_CHECKING:
+    from ..config.sections.server import TlsConfig
 
 SOCKET_MODE = 0o660
 BACKLOG = 128
@@ -39,6 +43,13 @@ class TlsFiles:
     certificate: str
     key: str
     client_ca: str | None = None
+
+    @classmethod
+    def of(cls, tls: TlsConfig) -> Self | None:
+        """Those that settings name; None: they name none."""
+        if tls.certificate is None or tls.key is None:
+            return None
+        return cls(str(tls.certificate), str(tls.key), None if tls.client_ca is None else str(tls.client_ca))
 
     @property
     def paths(self) -> list[str]:

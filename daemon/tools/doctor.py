@@ -384,16 +384,15 @@ def _socket_group(config: Config) -> Iterator[Finding]:
 
 def _tls(config: Config) -> Iterator[Finding]:
     for key, tls in (("server.tls", config.server.tls), ("metrics.tls", config.metrics.tls)):
-        if tls.certificate is None or tls.key is None:
+        files = TlsFiles.of(tls)
+        if files is None:
             continue
         try:
-            checked_tls(
-                TlsFiles(str(tls.certificate), str(tls.key), None if tls.client_ca is None else str(tls.client_ca))
-            )
+            checked_tls(files)
         except ConfigError as error:
             yield Finding(key, "fail", error.message, "PEM files that the daemon's user may read")
         else:
-            yield Finding(key, "ok", str(tls.certificate))
+            yield Finding(key, "ok", files.certificate)
 
 
 def _tcp(check: str, text: str, host: str, port: int) -> Finding:
